@@ -1,7 +1,7 @@
-"""Wheels with every module within the package gradring, so that none collides with another project's.
+"""Build wheels that contain all modules inside the package gradring, so that none collides with another project's.
 
-A clone has hdl, sim, host and boards at its root, and is used as an editable installation. Names like these must not
-be at the top of site-packages: docs/decisions/packaging.md.
+A clone has hdl, sim, host and boards at its root, and is used as an editable installation. Such general names must
+not be top-level packages in site-packages: see docs/decisions/packaging.md.
 """
 
 import ast
@@ -16,22 +16,22 @@ from setuptools.command.egg_info import egg_info
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
-#: Files that `gradring examples` hands out unchanged.
+#: Folder with the files that `gradring examples` copies unchanged.
 EXAMPLES = "examples"
 
-#: A string that names a module, or something in it.
+#: Pattern of a string that names a module or an object in a module.
 _NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+(?::\w+)?")
 _BEGINNING = re.compile(rf"(?:{'|'.join(PACKAGES)})\.")
 
 
 def within(text: str) -> str:
-    """Source of a module with imports, and strings that name modules, that begin with ``gradring.``.
+    """Return a module's source with ``gradring.`` inserted before the names of modules in imports and strings.
 
     Raises
     ------
     ValueError
-        It has ``import hdl…``, where the name in the code would have to change too, or a string that names a module
-        and is not plain.
+        The source contains ``import hdl…``, which would also require changes wherever the name is used, or a module
+        name in a string that is not a plain literal.
     """
     lines = text.encode().splitlines(keepends=True)  # columns of the syntax tree count bytes
     places = []
@@ -65,7 +65,7 @@ class Build(build_py):
         root = Path(self.build_lib)
         for package in PACKAGES:
             target = root / "gradring" / package
-            shutil.rmtree(target, ignore_errors=True)  # of an earlier build
+            shutil.rmtree(target, ignore_errors=True)  # files left by an earlier build
             (root / package).rename(target)
         examples = root / "gradring" / EXAMPLES
         shutil.rmtree(examples, ignore_errors=True)

@@ -120,7 +120,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     product = f"{_TOP}{wired.family.bitstream}"
     bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
     for earlier in (bitstream, written):
-        earlier.unlink(missing_ok=True)  # no old bitstream remains if this design gets none
+        earlier.unlink(missing_ok=True)  # an old bitstream must not remain if this build fails
     reached, chosen = [], None
     for seed in range(1, max(seeds, ATTEMPTS) + 1):
         if seed > seeds and chosen is not None:
@@ -227,7 +227,7 @@ def _missed(report: dict) -> bool:
 
 def _fmax(report: dict, clock: int) -> float:
     """Frequency in MHz that the design's clock reaches."""
-    # If this clock, derived from the reference and the PLL's dividers, were missing, nextpnr would have failed.
+    # The report should always contain this clock, which nextpnr derives from the reference and the PLL's dividers.
     ours = [row for row in report["fmax"].values() if abs(row["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "

@@ -14,7 +14,7 @@ _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 
 def finish(work: Callable[[], None]) -> int:
-    """Run the work of a program and return the exit code; a signal also ends the programs it has started.
+    """Run a program's main function and return the exit code; a signal also ends the processes that it has started.
 
     Parameters
     ----------

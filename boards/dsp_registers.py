@@ -60,7 +60,7 @@ class _Netlist:
         return self.net(name, "CLK"), settings.get("GSR", "ENABLED")
 
     def operands(self, block: str) -> dict[str, str] | None:
-        """Return the flip-flop of each nonzero operand bit, or None if any of these bits has no flip-flop."""
+        """Return the flip-flops that drive the nonzero operand bits, or None if some bit has no flip-flop."""
         flip_flops = {}
         for port in _OPERANDS:
             net = self.net(block, port)
@@ -69,7 +69,7 @@ class _Netlist:
         return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def product(self, block: str) -> dict[str, str] | None:
-        """Return the flip-flop that reads each used product bit, or None if anything else reads one."""
+        """Return the flip-flops that read the product bits in use, or None if a bit has any other reader."""
         flip_flops = {}
         for port in _PRODUCT:
             net = self.net(block, port)

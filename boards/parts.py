@@ -38,7 +38,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
         return [bit for port, bits in sorted(cell["connections"].items())
                 if cell["port_directions"][port] == direction for bit in bits]
 
-    named: dict[int, str] = {}  # part of each net
+    named: dict[int, str] = {}  # path of the part that each net belongs to
     for name, net in sorted(module["netnames"].items()):
         if not net["hide_name"]:
             scope = innermost(name)

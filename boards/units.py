@@ -126,7 +126,7 @@ def gradient_codec(*, codec, lanes):
 
 
 def integer_sum(*, width, lanes):
-    """Units with which a node sums integers: for exponents, for integers and their sums, and for complete sums."""
+    """Units that a node needs to sum integers: exponents, hashes, row widths, quantizing and rounding."""
     from hdl.features.reproducible import exponents, field_hash, prefix, rows
     from hdl.features.reproducible.integer_adder import IntegerAdder
     from hdl.features.reproducible.quantizer import Quantizer
@@ -146,7 +146,7 @@ def integer_sum(*, width, lanes):
 
 
 def addends(*, width, lanes):
-    """Units with which a node sums several gradients as integers, in addition to those of :func:`integer_sum`."""
+    """Units that a node needs in addition to :func:`integer_sum` to sum several gradients as integers."""
     from hdl.features.microbatches.addend_adder import AddendAdder
     from hdl.features.microbatches.fields import AddendMaximum, FieldRepeater
     from hdl.features.microbatches.group_jobs import GroupJobs

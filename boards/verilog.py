@@ -155,7 +155,7 @@ def _parameters(factory, arguments: dict) -> str:
     for name, value in bound.arguments.items():
         if name == "config":
             pairs.update(as_options(value))
-        elif name not in ("engines", "operations"):  # these follow from the configuration
+        elif name not in ("engines", "operations"):  # both follow from the configuration
             pairs[name] = value
     return ", ".join(f"{name}={value!r}" for name, value in pairs.items())
 

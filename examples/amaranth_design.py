@@ -59,7 +59,7 @@ class Sparsifier(wiring.Component):
 
 
 def expected(vector, threshold):
-    """Return the words of a vector: for each group of 32 elements, a mask and the kept elements."""
+    """Return the expected words for a vector: for each group of 32 elements, a mask and the kept elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold
@@ -69,7 +69,7 @@ def expected(vector, threshold):
 
 
 def simulate(vectors, threshold, *, seed):
-    """Simulate vectors; return their output words and the numbers of kept elements and cycles."""
+    """Run vectors through the design; return the output words, the number of kept elements and the cycle count."""
     design = Sparsifier(lanes=LANES)
     simulator = Simulator(design)
     simulator.add_clock(1e-8)

@@ -119,14 +119,14 @@ def main():
     rows = []
     for codec, density in itertools.product(values.gradients.split(","), map(float, values.density.split(","))):
         if density < 1 and codec != "zero_value":
-            continue  # a codec other than zero_value does not shorten packets with zeros
+            continue  # only zero_value sends fewer words for zeros
         options = {"gradients": codec, **({"density": density} if density < 1 else {})}
         rows.append((codec, density, *train(model, ((x[:part], y[:part]), (x[part:], y[part:])), steps=values.steps,
                                             batch=values.batch, **options)))
     print(f"\n{'gradients':<12}{'density':>8}{'loss':>9}{'unseen':>9}{'cycles/step':>13}{'words/step':>12}"
           f"{'of raw':>9}")
     for codec, density, loss, unseen, figures in rows:
-        cycles = figures.cycles + figures.sparsify_cycles  # cycles of the updates and of choosing elements to send
+        cycles = figures.cycles + figures.sparsify_cycles  # including the cycles for selecting the elements to send
         print(f"{codec:<12}{density:8.0%}{loss:9.4f}{unseen:9.4f}{cycles / values.steps:13,.0f}"
               f"{figures.words / values.steps:12,.0f}{figures.words / figures.words_dense:9.1%}")
 

@@ -36,7 +36,7 @@ def build():
 
 
 def expected(vector, threshold):
-    """Expected words of a vector: for each group of 32 elements, a mask and the kept elements."""
+    """Return the expected output for a vector: for each group of 32 elements, a mask and the kept elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold

@@ -15,7 +15,7 @@ within this one; in a clone, they are next to it. They are imported when a name 
 import importlib
 from typing import TYPE_CHECKING
 
-from gradring import names as names  # must come before any other import
+from gradring import names as names  # must precede all other imports of gradring
 
 if TYPE_CHECKING:
     from hdl.config import NodeConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD", "Adam", "AdamW", "Arithmetic", "Figures", "Job", "JobError", "NodeConfig", "Ring", "RingError",
            "RunSpec", "Session", "TransportName", "node_for", "open_session", "simulate", "train"]
 
-#: Modules that define the names above.
+#: Module that defines each of the names above.
 _MODULES = {
     "NodeConfig": "hdl.config", "RingError": "host.driver.diagnosis", "Ring": "host.driver.ring",
     "RunSpec": "host.run.spec", "train": "host.run.execution",
@@ -48,7 +48,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use, so that the command can handle signals while modules are imported."""
+    """Import a name on first use, so that the command's signal handlers are in place before the slow imports
+    begin."""
     if name == "__version__":
         from host.versions import version
 

@@ -47,7 +47,8 @@ class _Finder:
 
 
 def _search_path() -> list[str]:
-    """Return the entries of ``sys.path`` that precede the clone."""
+    """Return the entries of ``sys.path`` that come before the clone's folder, where the script's modules are
+    found."""
     return list(itertools.takewhile(lambda entry: Path(entry).resolve() != _ROOT, sys.path))
 
 
@@ -67,12 +68,12 @@ def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
-    if level and package.partition(".")[0] in PACKAGES:  # in a module loaded before the clone
+    if level and package.partition(".")[0] in PACKAGES:  # in a module that was loaded before gradring
         wanted = importlib.util.resolve_name("." * level + name, package)
     elif level:
         return _builtin_import(name, globals, locals, fromlist, level)
     top = wanted.partition(".")[0]
-    own = not caller or str(caller.get("__file__")).startswith(_FOLDERS)  # runpy and importlib pass no caller
+    own = not caller or str(caller.get("__file__")).startswith(_FOLDERS)  # runpy and importlib pass no globals
     if top not in PACKAGES or own or not _hides(top):
         return _builtin_import(name, globals, locals, fromlist, level)
     module = importlib.import_module(f"{_SCRIPT}.{wanted}")
@@ -92,7 +93,7 @@ def _import_part(name: str) -> None:
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Whether a module belongs to the clone."""
+    """Whether a module was loaded from this clone of gradring."""
     files = [getattr(module, "__file__", None) or "", *(f"{path}/" for path in getattr(module, "__path__", ()))]
     return any(file.startswith(_FOLDERS) for file in files)
 
@@ -100,7 +101,8 @@ def _is_own(module: ModuleType) -> bool:
 def install(*, always: bool = False) -> None:
     """Make gradring's code import the clone's packages in this process.
 
-    With ``always``, later imports are checked even if no module hides a package yet, as its folder is unknown.
+    With ``always``, every later import is checked, even if no module hides a package at present: the script's folder
+    may not be known yet.
     """
     if (Path(__file__).parent / PACKAGES[0]).is_dir():  # in a wheel
         return

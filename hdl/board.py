@@ -24,7 +24,8 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Create the node for a configuration: a :class:`~hdl.node.Node`, or its replacement by a feature."""
+    """Create the node for a configuration: a :class:`~hdl.node.Node`, or the class that a feature uses in its
+    place."""
     classes = [feature.node() for feature in features_of(config)]
     return next((kind for kind in classes if kind is not None), Node)(config)
 
@@ -93,7 +94,8 @@ def _compute():
 
 
 class _Boards(Mapping):
-    """Board configurations, keyed by board name; each node is configured on access, as it may need features."""
+    """Board configurations, keyed by board name. A node's configuration is created when its board is looked up,
+    because the node may need features that are absent from this copy of the repository."""
 
     def __init__(self, boards):
         self._boards = boards
@@ -117,7 +119,8 @@ class _Boards(Mapping):
         return len(self._boards)
 
 
-#: Configuration of each board and the features of its node; the pins are in boards/boards.py.
+#: For each board, its node, the features that the node needs, and the options of :class:`BoardConfig`. Pins are
+#: defined in boards/boards.py.
 BOARDS = _Boards({
     "simulated": (_SMALL, (), {"nodes": 2, "clock": 12_000_000}),
     "ulx3s-85f": (_full, ("programs", "compute_stub"), {"nodes": 2, "clock": 62_500_000}),

@@ -1,4 +1,5 @@
-"""Parities of words, such as the IEEE 802.3 CRC-32, which matches zlib's for little-endian words."""
+"""Parities of words, and the CRC-32 of IEEE 802.3. The CRC is the same as zlib's if words are stored as little-endian
+bytes."""
 
 import collections
 import itertools
@@ -7,11 +8,12 @@ from amaranth.hdl import Cat
 
 __all__ = ["crc_after", "few_parities", "parities"]
 
-_POLYNOMIAL = 0xEDB88320  # in reflected bit order
+_POLYNOMIAL = 0xEDB88320  # of the CRC-32, in reflected bit order
 
 
 def crc_after(mixed, bits=32):
-    """Next value of the CRC register; each bit is the parity of some bits of ``mixed`` = register ^ word.
+    """Return the next value of the CRC register, from ``mixed``, the exclusive-or of its value and a word. Each bit
+    of the result is the parity of some bits of ``mixed``.
 
     This is the bit-serial CRC unrolled over the ``bits`` of a word, least significant bit first.
     """
@@ -25,10 +27,10 @@ def crc_after(mixed, bits=32):
 
 
 def parities(bits, chosen):
-    """Parities of ``bits``, where each parity is given by a set of bit positions.
+    """Return parities of ``bits``; each set in ``chosen`` gives the bit positions that one parity covers.
 
-    As long as parities share pairs of bits, the exclusive-or of the most shared pair is factored out, which saves a
-    third of the LUTs of a CRC-32.
+    The exclusive-or of the pair of bits that occurs in most parities is computed once and shared, and so on until no
+    pair occurs twice. This saves a third of the LUTs of a CRC-32.
     """
     terms, left = list(bits), [set(places) for places in chosen]
     while True:
@@ -45,8 +47,9 @@ def parities(bits, chosen):
 
 
 def few_parities(bits, chosen):
-    """Compute a few parities of many bits. Like :func:`parities`, but each set of four shared bits becomes a term of
-    one LUT, starting with the most shared set. A link check needs a fifth fewer LUTs than with pairs."""
+    """Compute a few parities of many bits. Like :func:`parities`, but instead of pairs, sets of four bits that
+    several parities share are factored out, each into one LUT, beginning with the set that is shared most. A link
+    check needs a fifth fewer LUTs than with pairs."""
     terms, left = list(bits), [set(places) for places in chosen]
     for size in range(len(left), 1, -1):
         for group in itertools.combinations(left, size):

@@ -49,7 +49,7 @@ class Feature:
         return {}
 
     def operands(self) -> Mapping[str, Any]:
-        """Formats of operands of products, by name."""
+        """Operand formats for products, by name."""
         return {}
 
     def engines(self, config: Any) -> "Iterable[EngineDescription]":

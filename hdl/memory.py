@@ -49,7 +49,8 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Report of a write for observers: the row that is written in this cycle, in which no read of it is granted."""
+    """Report of a write for observers: the row that is written in this cycle. No read of this row is granted in the
+    same cycle."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
@@ -268,8 +269,9 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return a one-hot mask of the bit of ``asking`` to serve next, and a signal that the caller must set to the
-    index of the bit served last; the bit after it has the highest priority."""
+    """Arbitrate round-robin between the bits of ``asking``. Returns a one-hot mask of the bit to serve next, and a
+    signal to which the caller must assign the index of the bit served last. The bit after that one has the highest
+    priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)
@@ -283,5 +285,5 @@ def take_turns(m, asking):
 
 
 def chosen(marks, values):
-    """Return the marked value, or zero if no value is marked."""
+    """Return the value whose mark is set, or zero if no mark is set."""
     return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))

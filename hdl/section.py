@@ -222,7 +222,8 @@ class Types:
 
 
 class Part(Domain):
-    """Domain of sections of some types, or None if ``optional``; for the parameters see :class:`Types`."""
+    """Domain of sections of certain types, and of None if ``optional``. The parameters are described in
+    :class:`Types`."""
 
     def __init__(self, *types: type, optional: bool = False, field: str | None = None,
                  among: Collection[str] | None = None) -> None:

@@ -84,7 +84,8 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print the progress of a stage with steps, unless a bar is shown or a line was printed recently."""
+        """Print the progress of a stage that consists of steps, unless a bar is shown or a line was printed recently.
+        """
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -110,7 +111,7 @@ class Progress:
             self._bars.update(self._task, completed=len(training.steps), note=note)
         self._done = len(training.steps)
         for change in training.changes[self._changes:]:
-            if change.step == self._done - 1:  # earlier changes were shown by the process that wrote the checkpoint
+            if change.step == self._done - 1:  # earlier changes were shown before the checkpoint was written
                 self.say(change.line)
         self._changes = len(training.changes)
         if len(training.losses) == self._measures:

@@ -27,7 +27,7 @@ def levels_of_ring(gradients: str, *, cut: bool = True, microbatches: bool = Fal
     have :data:`ANY_CUT`, and ``microbatches`` is whether each microbatch has its own gradient.
 
     Sums of integers are rounded once, since a grid adds them in one ring. All other sums are rounded after each
-    addition, in the order of the rings. A node for int16 does not sum over nodes, and saturates after each addition.
+    addition, in the order of the rings. An int16 node adds no sums of other nodes, and saturates after each addition.
     """
     return [Level.RUN_TO_RUN, Level.ANY_PROCESSOR, *([Level.ANY_CUT] if cut else []),
             *([Level.ANY_ORDER] if GRADIENT_CODECS[gradients].agreed else []),

@@ -69,7 +69,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """Create a private temporary file that can later replace the file at ``path``."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with beside.open("wb") as file:
-        with contextlib.suppress(OSError):  # file systems without locks
+        with contextlib.suppress(OSError):  # this file system has no locks
             fcntl.flock(file, fcntl.LOCK_EX)
         yield beside, file
 
@@ -154,7 +154,7 @@ def _lock(folder: Path) -> None:
             os.close(descriptor)
             raise OutputError(errno.EBUSY, f"{folder} must have no run that is going, not that of process {process}: "
                                            f"wait for its end, or choose another folder with --output") from None
-        except OSError:  # file systems without locks
+        except OSError:  # this file system has no locks
             pass
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):

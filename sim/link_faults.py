@@ -48,13 +48,13 @@ def splitmix64(value: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomFaults:
-    """Random link faults: in every cycle, at most one wire of each link is flipped.
+    """Random link faults: in every cycle, the bit on at most one wire of each link is inverted.
 
     Parameters
     ----------
     rate : float
-        Probability of a fault per link and cycle, 0 to 1. All wires are equally likely. A flip of data, ``last``,
-        ``kind`` or ``check`` has an effect only in a cycle with a word.
+        Probability of a fault per link and cycle, 0 to 1. All wires are equally likely. A fault on the wires for
+        data, ``last``, ``kind`` and ``check`` has an effect only in a cycle with a word.
     seed : int
         Seed, from 0 to 2^64 - 1.
     """
@@ -70,7 +70,7 @@ class RandomFaults:
 
     @property
     def threshold(self) -> int:
-        """Number of random draws, of 2^64 possible draws, that cause a fault."""
+        """Bound for 64-bit random numbers: a number below it causes a fault."""
         return min(int(self.rate * (1 << 64)), _MASK)
 
     def wire(self, link: int, cycle: int, *, replay: bool) -> int | None:

@@ -75,7 +75,8 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """For each 32-bit word that a field occupies: its index, the shift, the earlier bits, and the bits in it."""
+    """Split a field at 32-bit words. For each word: its index, the position of the field in it, the number of field
+    bits in earlier words, and the number of field bits in this word."""
     result = []
     done = 0
     while done < width:

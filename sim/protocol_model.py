@@ -2,9 +2,9 @@
 
 The model counts packets and ignores their values. Every node sends and receives in the static order of a fused
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, where SR(t) and AG(t) are the scatter-reduce and the all-gather of
-segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its room
-is freed only when the whole packet has passed. A packet that ends at this node needs either a gradient bank of the
-optimizer or no resource at all. Freed room is returned as credit, a whole packet at a time.
+segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its
+space is freed only when the whole packet has passed. A packet that ends at this node needs either a gradient bank of
+the optimizer or no resource at all. Freed space is returned as a credit for one whole packet.
 
 Many rings are stepped together, each with its own start times, stall rates and stalls. In each step, every possible
 event happens with the probability of its link or node; a ring without a possible event is deadlocked.
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Kinds of all packets that a node sends and of all packets that it receives, in order.
+    """List the kind of each packet that a node sends, and of each packet that it receives, in order.
 
     A phase has ``nodes - 1`` packets. Packet k + 1 of a phase is packet k of the predecessor, forwarded.
     """
@@ -112,7 +112,8 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     # Append an entry for the state after the last packet.
     sent_kind = np.append(sent_kind, Kind.MEMORY)
     received_kind = np.append(received_kind, Kind.MEMORY)
-    # For each k: packets from the optimizer among the first k sent, and to the optimizer among the first k received.
+    # Number of packets from the optimizer among the first k packets sent, and to the optimizer among the first k
+    # received, for each k.
     updates = np.concatenate([[0], np.cumsum(sent_kind == Kind.OPTIMIZER)])
     bursts = np.concatenate([[0], np.cumsum(received_kind == Kind.OPTIMIZER)])
 

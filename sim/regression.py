@@ -65,8 +65,8 @@ def _control_file(design: Design) -> str:
     return "\n".join([*lines, ""])
 
 
-#: Library functions that act as cocotb's main program for Verilator and perform its final steps. The memory of a
-#: design is cleared, as in a fresh process, since Verilator leaves some of it unwritten until the first cycle.
+#: C++ source that turns cocotb's main program for Verilator into a library function, and adds a function for the end
+#: of a simulation. All memory is cleared, as in a fresh process, since Verilator does not initialize all of it.
 _MAIN = """\
 #include <cstdlib>
 #include <cstring>

@@ -88,7 +88,7 @@ def simulate(simulation: Simulation) -> int:
         answer = server.stdout.readline()
     except BrokenPipeError:
         answer = ""
-    except BaseException:  # after a timeout or Ctrl-C, the pending answer would never be read
+    except BaseException:  # after a timeout or Ctrl-C, nobody would read the pending answer
         _stop()
         raise
     if not answer:
@@ -197,7 +197,7 @@ def _simulate(simulation: Simulation) -> NoReturn:
     library: Any = ctypes.PyDLL(simulation.library)
 
     def end() -> NoReturn:
-        """Exit before cocotb finalizes Python, because the callers of this function are still running on it."""
+        """Exit the process before cocotb finalizes Python, since this function's callers are Python code."""
         failed = library.simulation_end()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -105,7 +105,7 @@ class _Port:
 
 
 class Source(_Port):
-    """Driver that offers beats by the rules of the handshake, with a noisy payload between offers.
+    """Driver that offers beats and obeys the handshake rules. Between offers, the payload is random.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Run the parts without a stored result; return all results, and print one line per ``every`` results."""
+    """Run all parts without a stored result; return all results, and print a line after every ``every`` results."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}

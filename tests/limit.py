@@ -48,7 +48,7 @@ LARGE = (
 
 
 def first_cases(names: list[str], seed: str) -> set[str]:
-    """Draw one case of each test by name, leaving out tests in :data:`LARGE`."""
+    """Choose one random case of each test, leaving out tests in :data:`LARGE`."""
     cases = collections.defaultdict(list)
     for name in names:
         if not name.startswith(LARGE):

@@ -4,7 +4,8 @@ from sim.verilated.vectors import Feed, Unit
 
 
 class Loaded(Unit):
-    """Unit that receives the rows in ``load``, if there are any, after each reset, within ``spare`` extra cycles."""
+    """Unit that receives the rows of ``load``, if it has any, after each reset. This takes up to ``spare`` extra
+    cycles."""
 
     load = None
 

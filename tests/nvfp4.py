@@ -7,7 +7,7 @@ _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0,
 
 
 def every_place(codec):
-    """Return blocks of equal magnitudes for every magnitude, and blocks with every magnitude for each scale.
+    """Return blocks of 16 equal magnitudes, and blocks in which every magnitude occurs with every scale.
 
     Scale and code change only at magnitudes of at most seven significant bits, so these blocks cover all magnitudes.
     """

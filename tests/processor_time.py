@@ -13,7 +13,7 @@ import pytest
 
 from sim import simulations
 
-#: Name of the property of a test with which a worker sends the test's time to the main process.
+#: Name of the test property in which a worker reports the test's time to the main process.
 _PROPERTY = "processor_seconds"
 _REPORT = Path("build") / "tests.json"
 _LONG = 1.0

@@ -1,4 +1,4 @@
-"""The core: which modules are imported when a node with or without a feature is elaborated."""
+"""The core: modules that are imported to elaborate a node with or without a feature."""
 
 import json
 import subprocess
@@ -10,7 +10,8 @@ from tests.featured import FEATURED
 
 ROOT = Path(__file__).parents[1]
 
-#: Maximum number of lines in the modules of hdl and sim that a default node imports, and in the core's golden models.
+#: Maximum number of lines: in the modules of hdl and sim that a default node imports, and in the core's golden
+#: models.
 MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
 #: Script that elaborates a default node and, in separate processes, a node with each feature, and prints the modules

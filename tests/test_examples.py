@@ -57,13 +57,14 @@ def rows(printed):
 
 
 def test_own_data(tmp_path):
-    """For its own data, the example prints the rows of the page, and a lower density gives fewer words."""
+    """With its own data, the example prints the table rows that the page shows, and a lower density reduces the
+    number of words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
     table = rows(printed)
     assert list(table) == [("zero_value", "100%"), ("zero_value", "10%")]
     for values in table.values():
-        assert float(values[0]) < 0.7  # the variance is 1
+        assert float(values[0]) < 0.7  # the variance of the outputs is 1
     dense, sparse = (int(values[3].replace(",", "")) for values in table.values())
     assert sparse < dense
     for line in printed.splitlines():
@@ -159,7 +160,7 @@ def test_waveform(tmp_path):
     for node in range(NODES):
         sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Packets are sent without pauses as soon as all their words are available, as the page explains for these lines.
+    # Packets are sent without pauses as soon as all their words are available, as the page says about these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

@@ -1,4 +1,4 @@
-"""Functions in host/ are short, and only one class or module does certain tasks."""
+"""Functions in host/ are short, and certain tasks are done by only one class or module."""
 
 import ast
 
@@ -9,8 +9,8 @@ LINES = 60
 
 
 def test_functions_are_short():
-    """All functions in host/ are short, even nested ones. (Complexity and number of parameters are limited by
-    ruff.)"""
+    """All functions in host/, including nested ones, are short. (Ruff limits their complexity and number of
+    parameters.)"""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -22,8 +22,8 @@ def test_functions_are_short():
 
 
 def calls():
-    """Yield the module, class ("" outside of classes) and source text of the called function for each call in
-    host/."""
+    """For each call in host/, yield its module, its class ("" outside of classes) and the source text of the called
+    function."""
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
             tree = ast.parse(path.read_text())
@@ -39,7 +39,7 @@ GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """Only the trainer draws batches, makes executors run steps, and counts steps."""
+    """Only the trainer takes batches, makes executors run steps, and counts steps."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

@@ -28,7 +28,7 @@ def test_nothing_needs_tests():
 
 
 def test_targets():
-    """The Makefile has the targets of host/make, and little else."""
+    """The Makefile declares exactly the targets of host/make, and contains little else."""
     text = (ROOT / "Makefile").read_text()
     assert len(text.splitlines()) <= 120
     declared = re.search(r"^override targets := (.*)$", text.replace("\\\n", " "), re.MULTILINE)[1].split()
@@ -36,7 +36,8 @@ def test_targets():
 
 
 def test_amaranth_options():
-    """Amaranth reads its options only from the first line of a file, if the line contains nothing else."""
+    """Amaranth options are on the first line of a file, with nothing else on this line; Amaranth ignores them
+    elsewhere."""
     named = [(path, text.splitlines()) for path in files(".py") if "# amaranth:" in (text := path.read_text())]
     lines = [(path, number, line) for path, text in named for number, line in enumerate(text, start=1)
              if line.startswith("# amaranth:")]

@@ -36,7 +36,7 @@ def test_order(workers):
 
 
 def test_rows_name_tests():
-    """Each entry of ``limit.LARGE`` is the beginning of the name of an existing test."""
+    """Each entry of ``limit.LARGE`` is the beginning of a test's name."""
     for beginning in limit.LARGE:
         file, *names = beginning.split("::")
         assert (_ROOT / file).exists(), file
@@ -45,7 +45,7 @@ def test_rows_name_tests():
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_run(tmp_path, workers):
-    """After the time limit, all processes run only first cases. If there is no limit, all tests run."""
+    """After the time limit, all test processes run only first cases. Without a limit, all tests run."""
     file = tmp_path / "test_cases.py"
     file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(9))\ndef test_many(n):\n    pass\n\n"
                     "def test_one():\n    pass\n")

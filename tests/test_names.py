@@ -1,4 +1,4 @@
-"""The files of a script may have the names of this repository's packages, and neither hides the other."""
+"""A script's files may have the names of this repository's packages; both remain importable."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module of each name, and a folder of a package in which modules have these names."""
+    """A folder with modules that have the names of this repository's packages, and with a package in which modules
+    have these names too."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n\ndef who():\n    return WHO\n")
     inner = tmp_path / "packages" / "sim" / "streams"
@@ -49,7 +50,8 @@ def run(*command, cwd, **environment):
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("where", ["beside", "path"])
 def test_modules(order, where, folder, tmp_path):
-    """A script imports its own modules, and gradring imports the repository's, even if it does so later."""
+    """A script imports its own modules. Gradring imports the repository's modules of the same names, even if it does
+    so later."""
     library = ("import gradring\nfrom gradring import gateware\n"
                "print(gateware.SkidBuffer.__name__, gradring.Adam().name)\n")
     use = textwrap.dedent("""
@@ -81,7 +83,7 @@ def test_package(order, folder):
 
 
 def test_missing_module(folder):
-    """If an import fails in the script's own package, the error is about the script."""
+    """If an import fails inside a package of the script, the error message is about the script."""
     (folder / "packages" / "sim" / "broken.py").write_text("import no_module_of_this_name\n")
     script = folder / "packages" / "script.py"
     script.write_text("import gradring\ntry:\n    from sim import broken\nexcept ModuleNotFoundError as error:\n"
@@ -101,7 +103,7 @@ def test_starter(folder):
     assert [names.__file__] == launch._STARTER
     units = run("-P", names.__file__, "boards.verilog", "--list", cwd=folder, PYTHONPATH=str(folder))
     assert "node" in units.splitlines()
-    # In its process, a script gets its own modules only when the script's folder is on the path.
+    # A script gets its own modules in its process only if the script's folder is on the path.
     (folder / "script.py").write_text("import sim, host\nfrom hdl import who\nprint(sim.who(), host.WHO, who())\n")
     program = ("import sys, runpy; sys.argv[:] = ['', 'boards.verilog', '--list']\n"
                f"try: runpy.run_path({names.__file__!r}, run_name='__main__')\n"
@@ -111,6 +113,6 @@ def test_starter(folder):
 
 
 def test_nothing_is_done_without_a_clash():
-    """If no file conflicts, and in the repository's own tests and tools, Python's import is unchanged."""
+    """Python's import is unchanged if no file has a conflicting name, and in the repository's own tests and tools."""
     program = "import builtins; own = builtins.__import__; import gradring; print(builtins.__import__ is own)"
     assert run("-c", program, cwd=ROOT) == "True\n"

@@ -41,7 +41,7 @@ def check_make(command):
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
     for setting in (word for word in arguments if "=" in word):
-        if setting.endswith("=1"):  # a switch, which passes no value
+        if setting.endswith("=1"):  # a switch, so its value is not passed on
             changed = printed != run("make", "--dry-run", *(word for word in arguments if word != setting))
         else:
             changed = setting.partition("=")[2] in printed
@@ -69,7 +69,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Quick commands give the expected output. Except for help, they are run directly, and not by make."""
+    """Quick commands give the expected output. All of them except help are run directly instead of by make."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])

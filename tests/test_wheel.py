@@ -54,7 +54,8 @@ def others(folder):
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training, and sums of ranks, use only the packages of the wheel, even next to packages of the same names."""
+    """Training and sums over ranks import only packages of the wheel, even if other installed packages have the same
+    names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -74,7 +75,7 @@ def test_beside_others(wheel, tmp_path):
         assert "bit for bit" in ended.stdout
         return ended.stdout
 
-    # These nodes have two state planes, so that other tests use their library too.
+    # With two state planes, the nodes are the same as in other tests, so they share a library.
     run("train", "--nodes", "2", "--steps", "1", "--state-planes", "2")
     pytest.importorskip("torch")
     assert f"{site / 'gradring' / '__init__.py'} 1225.0\n" in run("launch", "-n", "1", "script.py")
@@ -87,7 +88,7 @@ def test_same_builds(wheel, tmp_path):
         file.extractall(tmp_path)
     program = ("import time; from pathlib import Path; import {0}sim.verilated as package; "
                "from {0}sim.verilated import build, toolchain, verilog; "
-               "toolchain._LOADED = time.time() + 10; "  # no digest for sources that change while they are loaded
+               "toolchain._LOADED = time.time() + 10; "  # sources that change while they are loaded get no digest
                "print(toolchain.digest(verilog.sources(), toolchain.source(build.build_ring, build.compile_library), "
                "*map(toolchain.text, sorted(Path(package.__path__[0]).glob('*.py')))))")
     digests = {subprocess.run([sys.executable, "-P", "-c", program.format(prefix)], cwd=folder, check=True, text=True,
@@ -97,7 +98,8 @@ def test_same_builds(wheel, tmp_path):
 
 
 def test_tested_versions():
-    """The version range of each dependency includes the tested version, to which constraints.txt pins it."""
+    """constraints.txt pins each dependency to the tested version, which is within the version range of the
+    dependency."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}

@@ -31,7 +31,8 @@ class AdditiveMask(wiring.Component):
     lanes : int
         Number of elements per beat: 1, 2, 4, 8 or 16.
     given : bool
-        Whether ``alternative`` is the complete second term, which saves one multiplier and one adder per lane.
+        Whether ``alternative`` is the whole second term, (1 - m) * alternative, which saves one multiplier and one
+        adder per lane.
     dsps : int
         Maximum number of DSP blocks per multiplier: 4, 2 or 1.
 
@@ -56,7 +57,7 @@ class AdditiveMask(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the operands to their result."""
+        """Number of cycles from the operands to the result."""
         return self._multiplier.latency + FloatAdder.latency * (1 if self._given else 2)
 
     def elaborate(self, platform):
@@ -77,7 +78,7 @@ class AdditiveMask(wiring.Component):
             if self._given:
                 term = delay(f"term_{lane}", term, self._multiplier.latency)
             else:
-                # The alternative is constant, so it need not be delayed.
+                # The alternative must be stable while operands are in flight, so it needs no delay registers.
                 rest = unit(f"rest_{lane}", FloatAdder(), C(_ONE, FP32.width), factor ^ _SIGN)
                 term = unit(f"term_{lane}", FloatMultiplier(dsps=self._dsps), rest, term)
                 x, factor = (delay(f"{name}_{lane}", value, FloatAdder.latency)

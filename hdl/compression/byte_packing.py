@@ -47,15 +47,16 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        # A chunk, and the positions in the beat of its first byte and of the byte after its last. They are
-        # computed during the previous chunk, to leave little logic in the cycle that decides whether the chunk moves.
+        # The chunk, the position of its first byte in the beat, and the position after its last byte. The positions
+        # are computed one chunk ahead, so that little logic is left in the cycle that decides whether the chunk
+        # moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
         first = Signal(range(size))
         total = Signal(range(2 * size))
-        position = Signal(range(size))  # position after the packed bytes
+        position = Signal(range(size))  # position after the bytes packed so far
         waiting = Signal(8 * size)
-        tail = Signal()  # the waiting bytes must be output first
+        tail = Signal()  # the bytes in `waiting` must be output before more are taken
         tail_last = Signal()
         tail_end = Signal(range(size))
 
@@ -71,7 +72,7 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
-        # A partial last word is counted as a whole word.
+        # A last word that is only partly filled counts as a whole word.
         whole = Signal()
         full = Signal()
         more = Signal()
@@ -175,10 +176,10 @@ class ByteUnpacker(wiring.Component):
         dropping = Signal()
 
         after = Signal(range(2 * size))
-        over = Signal()  # the next position is beyond the front beat
-        exact = Signal()  # the next position is the start of a beat
+        over = Signal()  # the next position is beyond the end of the front beat
+        exact = Signal()  # the next position is at the start of a beat
         early = Signal()
-        moving = Signal()  # the position moves, if bytes are shown
+        moving = Signal()  # the position moves in this cycle, provided that bytes are shown
         advance = Signal()
         fill = Signal()
         m.d.comb += [
@@ -188,7 +189,7 @@ class ByteUnpacker(wiring.Component):
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # Except for the position, all inputs of these signals are known early in a cycle.
+            # Of the inputs to these signals, all but the position are known early in the cycle.
             early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
@@ -203,7 +204,7 @@ class ByteUnpacker(wiring.Component):
         step = size
         while step > 1:
             step //= 2
-            # Each step needs the bytes shown, and the bytes that later steps can shift into view.
+            # Each step keeps the bytes to be shown, plus those that later steps may shift into their place.
             shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
             m.d.comb += shifted.eq(Mux(position[step.bit_length() - 1], window[8 * step:], window))
             window = shifted
@@ -211,7 +212,7 @@ class ByteUnpacker(wiring.Component):
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # true whenever bytes advance or are taken, and known earlier
+        with m.If(early | moving):  # covers all cycles in which bytes advance or are taken, but is known earlier
             m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# These units are created only to read the number of words per beat, and are never elaborated.
+# `create_unit` may create a unit only to read its number of words per beat, without ever elaborating it.
 """Codecs: one object for each weight or gradient format, used by the ring, the driver and reports.
 
 All codecs are listed in :mod:`hdl.compression.registry`. See docs/compression/adding-a-format.md for how to add one.
@@ -19,7 +19,7 @@ CODE_BITS = 8
 
 
 class Codebook(enum.Enum):
-    """Contents of a codebook that is loaded into encoders and decoders."""
+    """Kind of values in a codebook, which is loaded into encoders and decoders."""
 
     NONE = "none"
     FRACTIONS = "fractions"
@@ -43,7 +43,8 @@ class Codec(Protocol):
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can use the format; it must then accept all numbers, as sums can be any number."""
+        """Whether the format can be used for gradients. It must then be able to encode any number, because a sum can
+        be any number."""
         ...
 
     @property
@@ -73,7 +74,7 @@ class Codec(Protocol):
 
     @property
     def block(self) -> int:
-        """Number of elements that are decoded together."""
+        """Number of elements in a block, which is decoded as a whole."""
         ...
 
     @property
@@ -88,12 +89,12 @@ class Codec(Protocol):
 
     @property
     def codebook_words(self) -> int:
-        """Number of words to load: the bounds between centroids, an unused word, and the centroids."""
+        """Number of words in the codebook: the bounds between centroids, an unused word, and the centroids."""
         ...
 
     @property
     def two_passes(self) -> bool:
-        """Whether the encoder receives each packet twice, the first time at its port ``scan``."""
+        """Whether the encoder needs each packet twice: first at its port ``scan``, then at its input ``i``."""
         ...
 
     @property
@@ -122,7 +123,7 @@ class Codec(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec:
-    """Format with the same number of bits in every block. See :class:`Codec` for the members.
+    """Codec whose blocks all have the same number of bits. See :class:`Codec` for the members.
 
     Parameters
     ----------
@@ -167,12 +168,12 @@ class FixedCodec:
         return -(-(-(-count // self.block) * self.block_bits) // WORD)
 
     def length_counter(self) -> FixedLength:
-        """Return a length counter that counts words."""
+        """Return a length counter whose unit is a word."""
         return FixedLength(block=self.block, block_bits=self.block_bits)
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder with a power of two as the number of words per beat, as in memory rows."""
+    """Return an encoder or decoder whose number of words per beat is a power of two, as in memory rows."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

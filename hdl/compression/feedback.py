@@ -1,4 +1,4 @@
-"""Packet adder, and encoder for error feedback, which outputs the errors of its encoding."""
+"""Adder for packets, and an encoder for error feedback, which also outputs its encoding errors."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -35,7 +35,8 @@ class PacketAdder(wiring.Component):
     finite : bool
         Whether a result that is not finite becomes +0.0.
     choice : bool
-        Whether packets of ``a`` may lack a counterpart at ``b``: +0.0 is added to these, which changes only -0.0.
+        Whether a packet of ``a`` may come without a packet of ``b``. +0.0 is then added to its elements, which
+        changes only -0.0.
 
     Members
     -------
@@ -85,7 +86,7 @@ class PacketAdder(wiring.Component):
         with m.Elif(taken & wanted):
             m.d.sync += dropping.eq(a.payload.last & ~b.payload.last)
 
-        # The valid bit must be defined after reset, so it passes through flip-flops with a reset.
+        # Unlike the data, the valid bit passes through flip-flops with a reset, since it must be 0 after reset.
         valid = taken
         for cycle in range(FloatAdder.latency):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -129,8 +130,8 @@ class FeedbackEncoder(wiring.Component):
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. For a block of n beats, the first word is
     offered n + 1 cycles later than it would be by the codec's :class:`~hdl.compression.words.WordEncoder`; with an
-    exact codec, it is offered at the same time. An output that stalls eventually stalls the other outputs, but no
-    output waits for another to begin. ``i.ready`` depends only on registers or, with an exact codec, on ``o.ready``
+    exact codec, it is offered at the same time. If one output is stalled, the others stall eventually, but no output
+    needs another one to begin first. ``i.ready`` depends only on registers or, with an exact codec, on ``o.ready``
     and ``restored.ready``.
 
     Parameters

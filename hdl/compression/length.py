@@ -51,7 +51,7 @@ def count_words(block, block_bits, count):
     blocks = (count + (block - 1)) >> (block.bit_length() - 1)
     unit = math.gcd(WORD, block_bits)
     factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1
-    # A sum of shifts, since a product would need a multiplier.
+    # Multiply by shifting and adding, since `*` would instantiate a multiplier.
     units = sum(blocks.shift_left(bit) for bit in range(factor.bit_length()) if factor >> bit & 1)
     return (units + ((1 << shift) - 1)) >> shift
 

@@ -15,7 +15,7 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["PLANE", "GroupAssembler", "GroupSplitter", "check_words", "chunk_layout", "code_layout", "word_count"]
 
-#: Number of codes in a plane, which is the byte of their bits at one position.
+#: Number of codes in a plane. A plane is a byte: one bit of each code, all from the same bit position.
 PLANE = 8
 
 
@@ -83,7 +83,7 @@ class GroupAssembler(wiring.Component):
 
     @property
     def words(self):
-        """Chunk size as a number of words per beat."""
+        """Size of a chunk in words."""
         return self._words
 
     @property
@@ -98,7 +98,7 @@ class GroupAssembler(wiring.Component):
         chunks = -(-width // size)
         codes = self.i.payload.codes
 
-        # Planes of the current eight codes, with the newest codes in the highest lanes.
+        # Planes of the eight codes being collected, with the newest codes in the highest lanes.
         filled = [codes[lane] for lane in range(lanes)]
         beat = Signal(range(max(beats, 2)))
         complete = Signal()
@@ -123,7 +123,7 @@ class GroupAssembler(wiring.Component):
             ]
             return m
 
-        # Bytes of the previous eight codes still to be written.
+        # Bytes of the previous eight codes that are still to be output.
         left = Signal(8 * chunks * size)
         count = Signal(range(width + 1))
         last = Signal()
@@ -146,7 +146,7 @@ class GroupAssembler(wiring.Component):
 
 
 class GroupSplitter(wiring.Component):
-    """Take the planes of eight codes at a time from a :class:`ByteUnpacker`, and output the codes.
+    """Take planes from a :class:`ByteUnpacker`, eight codes at a time, and output the codes.
 
     While ``run`` is set, one chunk is taken and one beat is output per cycle. The first beat is offered one cycle
     after the last chunk of its eight codes was taken. Bits of a code above its size are zero.
@@ -190,7 +190,7 @@ class GroupSplitter(wiring.Component):
 
     @property
     def words(self):
-        """Number of words per beat of the stream that chunks are taken from."""
+        """Number of words per beat of the input stream, from which chunks are taken."""
         return self._words
 
     def elaborate(self, platform):
@@ -203,7 +203,7 @@ class GroupSplitter(wiring.Component):
         rest = Signal(range(width + 1))  # bytes of the current eight codes still to be taken
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
-        final = Signal()  # this is the last chunk of its eight codes
+        final = Signal()  # the current chunk is the last one of its eight codes
         closing = Signal()
         free = Signal()
         go = Signal()
@@ -221,7 +221,7 @@ class GroupSplitter(wiring.Component):
         if chunks == 1:
             m.d.comb += [final.eq(1), self.want.eq(self.size)]
         else:
-            # The next ``want`` comes from a register, since all other signals depend on it.
+            # ``want`` comes from a register, since all other signals of a cycle depend on it.
             following = Signal.like(rest)
             m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
             with m.If(go | (chunk == 0)):
@@ -253,7 +253,8 @@ class GroupSplitter(wiring.Component):
             m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-        # Load codes whenever there is room: the full condition arrives too late to drive so many clock enables.
+        # Load codes whenever the registers are free, whether or not a new set of codes is complete: that is known too
+        # late in the cycle to drive so many clock enables.
         with m.If(free):
             m.d.sync += Cat(*shift).eq(Cat(*codes))
         if beats > 1:

@@ -61,15 +61,16 @@ CORE = (
 
 
 def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
-    """Couplings of the core and of ``features`` (all by default), sorted by number of sections."""
+    """Return the couplings of the core and of ``features`` (by default, of all features). Couplings of fewer sections
+    come first."""
     couplings = (*CORE, *(coupling for name in features for coupling in feature(name).couplings))
     return tuple(sorted(couplings, key=lambda coupling: len(coupling.sections)))
 
 
 def check_couplings(sections: Mapping[str, Any], features: Iterable[str]) -> None:
-    """Raise ValueError for the first coupling that rejects the sections, which are keyed by name.
+    """Raise ValueError for the first coupling that rejects the values of ``sections``, keyed by section name.
 
-    Couplings with sections that the configuration cannot have are skipped.
+    A coupling is skipped if the configuration has no section of a name that it refers to.
     """
     for coupling in all_couplings(features):
         if sections.keys() >= set(coupling.sections) and coupling.clash(

@@ -151,7 +151,7 @@ def _names(kind: type) -> Iterator[str]:
 
 
 def _part(name: str, domain: Part, old: Any, options: Mapping[str, Any], fields: dict[str, Any]) -> Any:
-    """Section with changed fields or type, or None if it is removed."""
+    """Return a section with its fields or its type changed as requested, or None if it is removed."""
     chosen = options.get(name)
     if domain.optional and not (chosen is None or isinstance(chosen, bool)):
         raise ValueError(f"Option {name} must be True or False, not {chosen!r}")

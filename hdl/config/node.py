@@ -25,7 +25,7 @@ SEGMENTS = tuple(32 << power for power in range((LONGEST_SEGMENT // 32).bit_leng
 
 
 class Configuration(Section):
-    """Base class of all node configurations: common properties, with their values for a node without options.
+    """Base class of all node configurations, with the properties that they share and default values for these.
 
     Members
     -------
@@ -100,7 +100,8 @@ class Configuration(Section):
 
     @property
     def serves_formats(self) -> bool:
-        """Whether the node is a server that broadcasts weights in several formats and has a table of counts."""
+        """Whether the node is a server that can broadcast weights in several formats; it then has a table of counts
+        of saturated weights and of weights rounded to zero."""
         return self.is_server and self.role.broadcast_formats
 
     @property
@@ -116,9 +117,10 @@ class Configuration(Section):
 
     @property
     def has_signals(self) -> bool:
-        """Whether the node has control words, which nodes use to share their progress and activity.
+        """Whether the node exchanges control words with other nodes, to share progress and activity.
 
-        A node with three queues has none, since both wait conditions of a command refer to queues of its own node.
+        A node with three queues has none: a command has two wait conditions, and both are needed for the other two
+        queues of the same node.
         """
         return self.link.replay and self.queues == 2
 
@@ -144,7 +146,8 @@ class Configuration(Section):
 
     @property
     def has_residual(self) -> bool:
-        """Whether the node keeps a residual, because its gradient codec is neither exact nor adds integers."""
+        """Whether the node keeps residuals. It does if its gradient codec loses information, unless gradients are
+        added as integers."""
         codec = GRADIENT_CODECS[self.gradients]
         return not codec.exact and not codec.agreed
 
@@ -225,5 +228,5 @@ class NodeConfig(Coupled):
 
 
 def max_nodes_for(nodes: int) -> int:
-    """Value of ``max_nodes`` for a ring of ``nodes`` nodes: the default or, if too small, the maximum."""
+    """Return ``max_nodes`` for a ring of ``nodes`` nodes: the default if that is large enough, else the maximum."""
     return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

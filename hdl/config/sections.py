@@ -52,7 +52,7 @@ class Optimizer(Section):
 
 
 class CodecName(Name):
-    """Domain of codec names."""
+    """Set of valid codec names."""
 
     def needs(self, value: Any) -> Iterable[str]:
         return () if value in (RAW, ZERO_VALUE) else (feature_of_format(value),)
@@ -89,7 +89,7 @@ class Weights(Section):
 
 
 class GradientCodec(CodecName):
-    """Domain of codec names for gradients and their sums."""
+    """Set of valid names for the codec of gradients and their sums."""
 
     def __init__(self):
         super().__init__(GRADIENT_CODECS)

@@ -21,7 +21,7 @@ def verdict_layout():
 
 
 class _Flags:
-    """Registers for the properties of an operation, shared by properties so that few registers are needed.
+    """Registers for the properties of the current operation. Properties share registers, so that few are needed.
 
     Two properties share a register unless some operation has only one of them. A property that does not apply to an
     operation may have either value.
@@ -31,7 +31,8 @@ class _Flags:
         self._registers = []
 
     def of(self, column):
-        """Return a property of the current operation, constant if possible; ``column`` maps codes to values."""
+        """Return the value of a property for the current operation, as a constant if it is the same for all
+        operations. ``column`` maps operation codes to values."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -133,8 +134,8 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        # The capacity of up to two memories is divided by a stride, which takes one cycle per bit and one for
-        # rounding, instead of two cycles without a division.
+        # For up to two memories, the capacity is divided by the stride. The check of such a memory takes one cycle
+        # per bit of the quotient and one for rounding, instead of two cycles.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
     @property
@@ -143,7 +144,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Width in bits of the size of the largest memory that an operation uses."""
+        """Number of bits needed for the size of the largest memory that any operation uses."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
@@ -153,7 +154,7 @@ class CommandChecker(wiring.Component):
         return max(self._room_bits - 5, 1)
 
     def _strays(self, command):
-        """Whether a command waits for a node that never sends command counts."""
+        """Whether a command waits for a node or queue from which no command counts can arrive."""
         outside = Const(1, 1)
         if self._config.has_signals:
             outside = ((command.unit >= self.place.size) | (command.unit == self.place.rank)
@@ -183,12 +184,14 @@ class CommandChecker(wiring.Component):
                      for space in windowed(config)}
 
         def trait(index, holds, *, measured=False):
-            """Whether the extent at a base meets a condition; ``measured`` excludes those without length."""
+            """Whether the operation's extent at base ``BASES[index]`` satisfies ``holds``; ``measured`` ignores
+            extents whose length is not checked."""
             return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 
         def capacity_at(index):
-            """Number of elements in the memory that the operation accesses at the base with this index."""
+            """Return the size, in elements, of the memory that the operation accesses at base address
+            ``BASES[index]``."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[index].values()))
             first = words[memories[0]] if memories else 0
             value = Const(first, room_bits) if isinstance(first, int) else first
@@ -327,7 +330,8 @@ class CommandChecker(wiring.Component):
                     m.next = "Divide"
 
             with m.State("Divide"):
-                # One quotient bit per cycle is shifted in; a marker bit reaches the top with the last bit.
+                # Each cycle shifts in one bit of the quotient. A marker bit shifted ahead of them reaches the top
+                # with the last one.
                 bits = self._quotient_bits
                 partial = Cat(addend[bits - 1], left)
                 with m.If(fitting[bits]):

@@ -167,7 +167,7 @@ class CommandControl(wiring.Component):
         missing = Signal(16)
         alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
         reject = Signal()
-        patient = Signal()  # the time-out of the wait restarts
+        patient = Signal()  # the command may wait longer: its time-out restarts
 
         m.d.comb += [
             self.start.payload.eq(self.head),
@@ -184,8 +184,8 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # The comparison takes a cycle, so the count is one cycle ahead; it starts only when the command begins to
-        # wait.
+        # The comparison with the time-out takes a cycle, so the count runs one cycle ahead. It starts only when the
+        # command begins to wait.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),
@@ -211,7 +211,7 @@ class CommandControl(wiring.Component):
             m.next = "Start"
 
         def leave():
-            """Free the head for the next command."""
+            """Make the head of the queue free for the next command."""
             m.d.comb += self.removed.eq(1)
             m.d.sync += self.loaded.eq(0)
 
@@ -274,7 +274,8 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
-        # The outermost condition, so that synthesis uses the set or reset input of the flip-flop.
+        # This assignment comes last, with its own condition, so that synthesis can use the flip-flops' set and reset
+        # inputs.
         with m.If(self.removed | (drop & ~self.rejected)):
             m.d.sync += self.count.eq(1)
         return m

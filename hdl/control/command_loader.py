@@ -16,12 +16,13 @@ __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 #: Number of words loaded per command, unless :func:`words_loaded` adds one; later words are reserved.
 WORDS = 12
 
-#: First word to load, so that fields that control waits or changes to later words arrive early.
+#: Index of the word that is loaded first: it has the fields that control waiting and the changes to later words,
+#: which are needed early.
 FIRST_WORD = 8
 
 
 def words_loaded(config):
-    """Number of words per command that a node of this configuration loads; only a few nodes need the last word, which
+    """Return how many words of a command a node of this configuration loads. Few nodes need the last word, which
     contains ``root_reduce``, ``format`` and ``entry``."""
     return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
@@ -125,9 +126,9 @@ class CommandLoader(wiring.Component):
         asked = Signal()  # a word is requested in this cycle
         chosen = Signal(self._queues)  # one-hot: queue of the requested word
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
-        value = Signal(32)  # word in the last pipeline stage
+        value = Signal(32)  # word that was read, before changes for the pass are added
         shifted = Signal(32)
-        copy = Signal(command_layout())  # copy of the command being loaded, for the checker
+        copy = Signal(command_layout())  # the command being loaded, as seen by the checker
 
         before = (asked, self.word)
         for valid, word in stages:
@@ -193,7 +194,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Select and register a word from one of the memories, then apply the changes for the pass."""
+        """Register the requested word from one of the memories, then add what the current pass adds to it."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)
@@ -210,7 +211,7 @@ class CommandLoader(wiring.Component):
         with m.If(of_program):
             with m.If((following == layout["weight_base"].offset // 32) & alternate & odd):
                 m.d.sync += addend.eq(self.weight_stride)
-            # Only the second queue executes collectives.
+            # Only commands of the second queue have collective numbers.
             with m.If((following == layout["collective"].offset // 32) & chosen[1]):
                 m.d.sync += addend.eq(self.passes[1].collective << layout["collective"].offset % 32)
             if self._config.has_quorum:
@@ -223,7 +224,7 @@ class CommandLoader(wiring.Component):
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):
-        """Grant the next wanted queue in round-robin order."""
+        """Grant the loader to one of the queues that request it, in round-robin order."""
         queues = self._queues
         with m.Switch(self.serving):
             for latest in range(queues):

@@ -1,4 +1,4 @@
-"""Command queues, which check commands and hold them until they may run, and the event queue."""
+"""Queues of a node: command queues, which check commands and hold them until they may run, and an event queue."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -242,7 +242,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.checked[n].eq(kept)
 
     def _flags(self, m, controls):
-        """Store the flags; only one queue at a time takes flags."""
+        """Store the flags, and let only one queue at a time take flags."""
         taken, signalled = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
             taken, signalled = taken | control.taken, signalled | control.given
@@ -252,8 +252,8 @@ class CommandQueue(wiring.Component):
         m.d.sync += self.flags.eq(self.flags & ~taken | signalled | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Generate the events of rejected commands; ``after`` returns a queue's AFTER_TIMEOUT detail, and ``stale``
-        is the STALE detail."""
+        """Generate the events of rejected commands. ``after`` is a function that returns the detail of AFTER_TIMEOUT
+        for a queue, and ``stale`` is the detail of STALE."""
         m.submodules.rejections = rejections = Rejections(queues=self._queues)
         connect_stream(m, rejections.o, ended.rejected)
         m.d.comb += [
@@ -353,7 +353,8 @@ class CommandQueue(wiring.Component):
                 m.d.comb += [wait.after.eq(head[f"after_{index}"]), wait.lag.eq(head[f"lag_{index}"])]
 
         def after(n):
-            """Detail of an unmet dependency; the ones on this node and on lower-numbered queues take precedence."""
+            """Return the event detail for an unmet dependency of queue ``n``. If several are unmet, this node and
+            lower-numbered queues take precedence."""
             head = loader.heads[n]
             here = [Cat(head[f"after_{index}"], head[f"lag_{index}"], Const(0, 6), Const(other, 8))
                     for index, other in enumerate(others(n, self._queues))]
@@ -373,7 +374,7 @@ class CommandQueue(wiring.Component):
             return Const((1 << self._queues) - 1, self._queues), Const(0, 32), traced
         m.submodules.versions = versions = self._config.programs.make_versions()
         computing, updating = controls[0], controls[1]
-        counted = Signal()  # the running update is counted
+        counted = Signal()  # the running update will be counted when it ends
 
         def region(n):
             head = loader.heads[n]
@@ -399,7 +400,7 @@ class CommandQueue(wiring.Component):
         return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
-        """Connect the comparison with other nodes' counts; return the remote dependencies that do not hold."""
+        """Connect the unit that checks dependencies on other nodes; return which queues have an unmet one."""
         works = [control.running & ~control.known for control in controls]
         alive = Const(0, 1)
         missing = Const(0, self._queues)

@@ -22,12 +22,12 @@ __all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription"
 #: Fields of a command that are base addresses in memories, in checking order.
 BASES = ("gradient_base", "weight_base", "state_base")
 
-#: Memory name of an extent that is accessed through the node's far port.
+#: Value of ``Extent.memory`` for a memory that is accessed through the node's far port.
 FAR = "far"
 
 
 class Reach(enum.Enum):
-    """How many elements of a memory a command needs, counted from the base address."""
+    """Number of elements, from the base address on, that a command needs in a memory."""
 
     LENGTH = "length"
     """``length`` elements; on the ring, in groups of 32 that are ``stride`` groups apart."""
@@ -79,7 +79,7 @@ class OperationDescription:
         ``operation`` of a command, 0 to 255.
     extents : tuple of Extent
         Memories that the operation uses; the checker compares each with its base address and the length. An operation
-        without extents that needs no other node is never refused.
+        that has no extents and needs no other node is never refused.
     on_ring : bool
         Whether other nodes take part, so that port, size and rank must describe a position in a ring.
     has_root : bool
@@ -91,14 +91,14 @@ class OperationDescription:
     least : int
         Minimum length.
     refused : callable, optional
-        Function of the settings, like ``Extent.used``. It returns whether the command is refused, as a Value, an
-        EventStatus, and the detail.
+        Function of the settings, like ``Extent.used``. It returns three things: a Value that is 1 if the command is
+        refused, an EventStatus, and the detail.
     refused_fields : callable, optional
         Function of the command, with a result of the same form.
     queue : int, optional
         Queue that executes the operation, in a node with several queues: 0 computes, 1 communicates; by default, any.
     privileged : bool
-        Whether tenants are not allowed to use the operation.
+        Whether the operation is forbidden to tenants.
     """
 
     code: int
@@ -183,7 +183,7 @@ class EngineDescription:
     abandons: str | None = None
 
     def ports(self, unit, kind, memory):
-        """Ports of the component to a memory; ``kind`` is ``read`` or ``write``."""
+        """Yield the ports through which the component reads or writes a memory; ``kind`` is ``read`` or ``write``."""
         for path in getattr(self, f"{kind}s").get(memory, ()):
             ports = at(unit, path)
             yield from ports if isinstance(ports, (list, tuple)) else [ports]
@@ -211,7 +211,7 @@ def gate_signature():
 
 
 def at(component, path):
-    """Return the member of a component to which a path leads."""
+    """Return the member of a component at a dotted path, such as ``gradients_read.0``."""
     value = component
     for step in path.split("."):
         value = value[int(step)] if step.isdecimal() else getattr(value, step)
@@ -219,7 +219,7 @@ def at(component, path):
 
 
 def operations_of(engines):
-    """Operations of all engines, sorted by code."""
+    """Return the operations of all engines, sorted by code."""
     return tuple(sorted((operation for engine in engines for operation in engine.operations),
                         key=lambda operation: operation.code))
 

@@ -14,9 +14,10 @@ __all__ = ["EventQueue"]
 class EventQueue(wiring.Component):
     """Collect the events of all command queues in one queue, word by word.
 
-    An event takes four cycles from the first cycle when it is offered, if the queue has room and no other event is in
-    progress; it is accepted with its last word. Events of lower-numbered queues have priority, and events of commands
-    that were not run come last. Each input's ``ready`` depends combinationally on ``valid`` of all inputs.
+    An event takes four cycles, from the first cycle in which it is offered, if the queue is not full and no other
+    event is being stored; it is accepted with its last word. Events of lower-numbered queues have priority, and
+    events of commands that were not run come last. Each input's ``ready`` depends combinationally on ``valid`` of all
+    inputs.
 
     Parameters
     ----------
@@ -62,11 +63,11 @@ class EventQueue(wiring.Component):
         m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
         sources = [*self.completions, self.rejected]
         index, popped_index = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
-        held = Signal()  # whether an event has been selected and is being written
+        held = Signal()  # an event has been selected and is being written
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
-        first, bad = Signal(32), Signal()  # first word of the event, and whether its status is not OK
+        first, bad = Signal(32), Signal()  # the event's first word, and whether it reports an error
         queued, popped = Signal(), Signal()  # an event's last word enters or leaves the queue
 
         connect_stream(m, ended.o, self.events)

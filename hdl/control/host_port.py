@@ -106,17 +106,17 @@ class HostPort(wiring.Component):
         header = Signal(protocol.header_layout())
         address = Signal(32)
         self.ended = ended = Signal()  # the word with `last` has been taken
-        taken = Signal(16)  # number of payload words of the request received
-        dropped = Signal()  # the command is dropped, since the queue is full
+        taken = Signal(16)  # number of payload words received so far
+        dropped = Signal()  # the command is dropped because the queue is full
         end = Signal(33)
         rooms = capacities(self._config)
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
         self.size = size = Signal(16)  # number of payload words of the response
         sent = Signal(16)  # number of payload words sent
-        left = Signal(16)  # remaining payload words, first of the request, then of the response
-        settled = Signal()  # the memory for PING has had a cycle to read at its current address
-        fetched = Signal()  # the register to send has been read
+        left = Signal(16)  # payload words left in the request, later in the response
+        settled = Signal()  # the memory for PING has had a cycle for reading its current address
+        fetched = Signal()  # the register to be sent has been read
         take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
         access = Signal(protocol.access_layout())
         loads = Signal()  # the request loads a program
@@ -134,7 +134,7 @@ class HostPort(wiring.Component):
             self.commands.payload.data.eq(word.payload.data),
             self.commands.payload.first.eq(taken[:exact_log2(DESCRIPTOR_WORDS)] == 0),
             self.commands.payload.last.eq(final),
-            # At most one of `taken` and `sent` is nonzero.
+            # At most one of `taken` and `sent` is nonzero, so `|` adds them.
             self.bus.address.eq(address[:16] + (taken | sent)),
             self.bus.write_data.eq(word.payload.data),
             echo_write.addr.eq(taken),
@@ -189,8 +189,8 @@ class HostPort(wiring.Component):
             with m.Elif(final):
                 following()
 
-        with m.FSM() as self.states:  # an attribute, like size and ended, because formal specifications read it
-            # Each of these states takes one header word; a one-word packet has no other words.
+        with m.FSM() as self.states:  # an attribute because formal specifications read it
+            # Each of these states takes one header word.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):
                     m.d.comb += word.ready.eq(1)
@@ -264,7 +264,7 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(header.count))
 
             with m.State("Descriptor"):
-                # The last word completes the command, so it is sent only if the packet has the right length.
+                # The last word completes the command, so it is passed on only if the packet has the right length.
                 goes = ~dropped & (word.payload.last == final)
                 m.d.comb += [self.commands.valid.eq(word.valid & goes), word.ready.eq(self.commands.ready | ~goes)]
                 with m.If(take):

@@ -24,7 +24,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     ----------
     m : Module
     node : Component
-        A component with :func:`host_members`, or the unit between these members and the host port.
+        Component that has :func:`host_members`, or a unit that is placed between those members and the host port.
     host_port : HostPort
     registers : RegisterFile
     queue : CommandQueue
@@ -39,7 +39,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     connect_stream(m, node.host_i, host_port.i)
     connect_stream(m, host_port.o, node.host_o)
     if enable is not None:
-        held = Signal()  # an offered word stays offered until it is taken
+        held = Signal()  # a word has been offered, and must stay offered until it is taken
         m.d.sync += held.eq(node.host_o.valid & ~node.host_o.ready)
         with m.If(~enable):
             m.d.comb += [host_port.i.valid.eq(0), node.host_i.ready.eq(0)]
@@ -87,7 +87,8 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # A program load is counted when its header for slot 0 of queue 0 arrives, regardless of model and bank.
+        # A program load is counted when the header for slot 0 of queue 0 arrives, whatever the program's number and
+        # bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

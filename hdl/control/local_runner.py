@@ -27,7 +27,7 @@ class CommandRunner(wiring.Component):
     most : int
         Maximum :attr:`progress` in one cycle.
     other : EventStatus, optional
-        Event status of a command with the second kind of error.
+        Event status for a command with an error of the other kind (``is_other``).
     always : bool
         Whether a command of length 0 starts the datapath like any other command.
 
@@ -102,7 +102,7 @@ class CommandRunner(wiring.Component):
                         with m.If(self.command.payload.length == 0):
                             m.next = "Report"
 
-            # Answers of the memory to the previous command have all arrived when the datapath leaves reset.
+            # By the time the datapath leaves reset, all memory reads of the previous command have been answered.
             with m.State("Settle"):
                 m.d.sync += self.reset.eq(0)
                 m.next = "Launch"

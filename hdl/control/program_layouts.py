@@ -1,4 +1,4 @@
-"""Number of queues of a node, and layouts of program words exchanged by host port and queues."""
+"""Limits of queues and programs, and the layouts that the host port and the queues use for programs."""
 
 from amaranth.lib import data
 
@@ -45,5 +45,5 @@ def program_status_layout():
 
 
 def bank_state_layout():
-    """Number of the program in a bank, and whether the program of any queue is not empty there."""
+    """State of a program bank: the number of its program, and whether it holds commands for any queue."""
     return data.StructLayout({"model": 8, "loaded": 1})

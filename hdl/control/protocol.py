@@ -190,7 +190,8 @@ def command_layout():
 
 
 def descriptor_layout():
-    """Word of a command descriptor; ``first`` always starts a descriptor, ``last`` completes a command."""
+    """Word of a command descriptor. A word with ``first`` always starts a new descriptor, and one with ``last``
+    completes it."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 

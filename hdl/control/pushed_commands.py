@@ -78,9 +78,9 @@ class PushedCommands(wiring.Component):
             shape=32, depth=self._queues * slots * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.commands.payload
-        position = Signal(range(DESCRIPTOR_WORDS))  # index of the host's word within its command
+        position = Signal(range(DESCRIPTOR_WORDS))  # index of the host's word in its command
         at = Mux(word.first, 0, position)
-        target = Signal.like(self.serving)  # queue of the word from the host
+        target = Signal.like(self.serving)  # queue that the host's word goes to
         chosen = Signal.like(self.serving)
         added = Signal()
         tails = [Signal(places, name=f"tail_{n}") for n in range(self._queues)]

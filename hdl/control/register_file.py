@@ -79,9 +79,9 @@ class RegisterBus(wiring.Signature):
 class RegisterFile(wiring.Component):
     """All registers of a node, built from :data:`REGISTERS`.
 
-    A memory holds the values that the host reads; values that the node needs or counts are also in flip-flops. The
-    memory's rows are visited one after another, for four cycles each: read, compare, subtract, write. While the host
-    has a request, visits for the host and for the counters alternate, so neither waits for long.
+    A memory holds the values that the host reads. Settings and counters that the node itself uses are also kept in
+    flip-flops. The memory's rows are visited one after another, for four cycles each: read, compare, subtract, write.
+    While the host has a request, visits for the host and for the counters alternate, so neither waits for long.
 
     Flip-flops hold just enough low bits of a counter to prevent wrapping between two visits. Each visit adds the
     change in these bits since the last visit to the counter's row, so a counter is exact whenever it is read.
@@ -136,12 +136,12 @@ class RegisterFile(wiring.Component):
         Increment of each counter in this cycle, ``increment`` bits wide. CYCLES has no member; it counts by itself.
     """
 
-    #: Number of cycles of a visit.
+    #: Number of cycles that a visit to one row takes.
     _VISIT = 4
 
     age = 3
-    #: Latency of ``done`` in cycles, except after reset: the rest of a visit, a counter's visit, and a visit for the
-    #: request.
+    #: Maximum latency of ``done`` in cycles, except after reset: the rest of the current visit, a visit to a counter,
+    #: and the visit for the request.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -179,7 +179,8 @@ class RegisterFile(wiring.Component):
 
     @property
     def _first_row(self):
-        """First row to initialise. In a node with tenants this is TENANT, and the order wraps around."""
+        """First row to initialise after a reset. In a node with tenants this is the row of TENANT; after the last
+        row, initialisation continues at row 0."""
         return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
@@ -216,8 +217,8 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
-        # Between two visits to a counter, there may be a visit to every counter and an equal number of visits for the
-        # host or, after reset, visits to all initial rows.
+        # Longest time between two visits to a counter: all counters are visited once, alternating with as many visits
+        # for the host; or, after reset, all rows are initialised.
         longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
@@ -228,17 +229,18 @@ class RegisterFile(wiring.Component):
         read, write = memory.read_port(), memory.write_port()
 
         index = Signal(address_bits, init=self._first_row)  # row being visited
-        of_host, host_next = Signal(), Signal()  # whether this (or the next) visit is for the host
-        # Next row to visit, unless the host requests one.
+        of_host, host_next = Signal(), Signal()  # whether the current and the next visit are for the host
+        # Row to visit next, unless the host requests a different one.
         turn = Signal(address_bits, init=self._first_row + 1)
-        beginning = Signal(init=1)  # rows are being initialised
+        beginning = Signal(init=1)  # the rows are being initialised after reset
         clear_counters = Signal()
         writing = Signal()
         value = Signal(32)
         low = Signal(max(spans.values()))  # low bits of the counter
         moved = Signal.like(low)
 
-        # Counts come from all over the node; this register keeps their wires out of the counters' carry chains.
+        # The increments come from all over the node. This register separates the long wires from the counters' carry
+        # chains.
         count = Signal.like(self.count)
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
@@ -250,7 +252,7 @@ class RegisterFile(wiring.Component):
             lost = Signal()
             m.d.sync += lost.eq((lost & ~clear_counters) | self.far_lost)
             far = Cat(self.far_silent, lost, Const(0, 1))
-        live = {  # values of registers that are not in the memory
+        live = {  # values of the registers that are not kept in the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, far, queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }
@@ -265,7 +267,7 @@ class RegisterFile(wiring.Component):
                     entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
-        # The memory stores only the bits that exist in these registers, so reading them needs no logic.
+        # For these registers, the memory stores only the bits that exist, so a read needs no mask.
         own = {entry.name: (1 << entry.width) - 1 for entry in present if entry in TENANT_REGISTERS}
         masks = {entry.name: own.get(entry.name, (1 << 32) - 1) for entry in self._table}
 
@@ -277,7 +279,7 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.set_version.valid.eq(0)
 
         def of_index(values):
-            """Select the visited row's value from a mapping of register names to values."""
+            """Return the value for the row being visited; ``values`` maps register names to values, 0 by default."""
             return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
         writable = of_index({entry.name: 1 for entry in self._table if self._takes(entry)})

@@ -121,7 +121,7 @@ class Register:
 
 
 def _table(*registers, first=0, feature=None):
-    """Return registers at consecutive addresses; entries that name no feature get ``feature``."""
+    """Return registers at consecutive addresses. ``feature`` is the default for entries that name no feature."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} Only in nodes with feature `{row['feature']}`." if row["feature"] else row["doc"]
             for row in rows]
@@ -150,7 +150,7 @@ def _counter(name, doc, **options):
 
 
 def _throttled(subject):
-    """Documentation of a throttle's rate; see docs/estimate.md."""
+    """Return the description of a register that sets the rate of a throttle; see docs/estimate.md."""
     return f"Number of cycles, out of every 65,536, in which {subject}; 0 for no limit."
 
 
@@ -474,7 +474,7 @@ def register(name):
 
 
 def fields_of(registers, name):
-    """Fields of the named register as slices of a register file's output, keyed by field name."""
+    """Return the fields of the register ``name``, keyed by field name, as slices of a register file's output."""
     return {field.name: getattr(registers, name.lower())[field.bit:field.bit + field.width]
             for field in register(name).fields}
 
@@ -484,5 +484,6 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Layout of the settings that determine a command's memory use, for both its check and its execution."""
+    """Layout of the settings on which a command's use of memory depends. A command is checked and executed with the
+    same values."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

@@ -1,4 +1,4 @@
-"""Events of commands that are not run."""
+"""Events for commands that are rejected."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,8 +13,9 @@ __all__ = ["Rejections", "rejection_layout"]
 
 
 def rejection_layout():
-    """Layout of a rejected command: ``rejected`` until its event is taken; ``count`` is the cycles it waited plus
-    one, ``missing`` the flags that are not set, and ``after`` the event detail for an unmet dependency."""
+    """Layout of a rejected command. ``rejected`` is high until its event is taken. ``count`` is the number of cycles
+    that the command waited, plus one; ``missing`` lists the flags that are not set; ``after`` is the event detail for
+    an unmet dependency."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 

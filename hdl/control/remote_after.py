@@ -115,14 +115,14 @@ class RemoteAfter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         queues = range(self._queues)
-        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in all earlier passes
+        own = Signal(data.ArrayLayout(16, self._queues))  # number of commands in all earlier passes, by queue
         for n in queues:
             with m.If(self.clear):
                 m.d.sync += own[n].eq(0)
             with m.Elif(self.begins[n]):
                 m.d.sync += own[n].eq(own[n] + self.lengths[n])
 
-        # Three register stages: the queue to be served, the required count, and the actual count.
+        # A pipeline of three stages: select the queue to serve, compute the required count, read the actual count.
         turns = [Signal(range(self._queues), name=f"turn_{stage}") for stage in range(3)]
         turn, summed, asked = turns
         m.d.sync += [turn.eq(Mux(turn == self._queues - 1, 0, turn + 1)), summed.eq(turn), asked.eq(summed)]
@@ -137,7 +137,7 @@ class RemoteAfter(wiring.Component):
                         with m.If(pair.queue == other):
                             m.d.comb += base.eq(self.bases[n][index])
         back, total, target = Signal(16), Signal(16), Signal(16)
-        free, never = (Signal(2, name=name) for name in ("free", "never"))  # flags for the two later stages
+        free, never = (Signal(2, name=name) for name in ("free", "never"))  # one bit for each of the two later stages
         m.d.sync += [
             back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
             total.eq(base + pair.after),

@@ -21,7 +21,8 @@ def others(queue, queues):
 
 
 def after_layout():
-    """Dependency: another queue must have completed ``after`` commands, ``lag`` passes earlier."""
+    """Dependency on another queue, which must have completed ``after`` commands of the pass that is ``lag`` passes
+    earlier."""
     return data.StructLayout({"after": 16, "lag": 2})
 
 
@@ -135,9 +136,10 @@ class Scoreboard(wiring.Component):
         ]
 
     def _leads(self, m, lower, upper):
-        """Return whether queue ``lower`` is too far ahead of queue ``upper``, and the reverse."""
+        """Return whether queue ``lower`` is too far ahead of queue ``upper``, and whether ``upper`` is too far ahead
+        of ``lower``."""
         width = LEAD_MAX.bit_length() + 1
-        lead = Signal(width, name=f"lead_{lower}_{upper}")  # signed: number of passes that the lower queue is ahead
+        lead = Signal(width, name=f"lead_{lower}_{upper}")  # passes by which `lower` is ahead; signed
         up, down = self.begins[lower], self.begins[upper]
         with m.If(self.clear):
             m.d.sync += lead.eq(0)

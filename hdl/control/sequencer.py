@@ -24,7 +24,8 @@ def run_layout():
     Collective numbers start at ``collective`` and advance by ``collectives`` per pass. ``number`` is the run's
     number, the same on all nodes of a ring, and ``rank`` and ``size`` give the node's position there: waiting for
     other nodes uses all three. A run with number 0 reports nothing to other nodes. ``first`` is the number of passes
-    between the last write of weights and this run, for comparison with weight versions; 0 resets all versions to 0.
+    between the last write of weights and this run; weight versions are compared with it, and 0 resets all versions to
+    0.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,

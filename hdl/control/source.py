@@ -78,7 +78,8 @@ class SettingField(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Latched(Source):
-    """A setting used by updates, taken from :data:`LATCHED_SETTINGS` or, in a node without it, from the register."""
+    """A setting used by updates: its value in :data:`LATCHED_SETTINGS` or, in a node without latched settings, its
+    register."""
 
     name: str
 

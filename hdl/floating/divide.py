@@ -71,10 +71,10 @@ class FloatDivider(wiring.Component):
 
     @property
     def _exponent_bits(self):
-        """Width of the exponent between the subtraction of the exponents and the rounding.
+        """Width of the exponent in the stages from the subtraction of the exponents to the rounding.
 
-        The exponent is the exponent field of a quotient below 1, minus two, so its inverted bits are the distance of
-        a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
+        The exponent is two less than the exponent field of a quotient below 1, so its inverted bits are the distance
+        of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
         encodes infinity; the lower half of the negative numbers encodes zero.
         """
         format = self._format

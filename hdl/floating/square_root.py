@@ -198,8 +198,9 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # After the last bit pair of the radicand, the lowest bits always borrow and leave ones. From the
-                # second trial without a bit pair, the borrow is subtracted from a one, so both are omitted.
+                # After the last bit pair of the radicand, zeros follow. Subtracting from them always borrows and
+                # leaves ones in the lowest bits. From the second such trial on, the borrow is subtracted from a one,
+                # so neither is computed.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
                 upper = Signal(index + len(borrow), name=f"upper{index}")

@@ -78,7 +78,7 @@ def leading_zeros(m, value):
     """
     if len(value) == 1:
         return C(0, 0), ~value[0]
-    if len(value) == 2:  # two single bits need no multiplexer; one with zero width could not be expressed in Verilog
+    if len(value) == 2:  # no multiplexer, since Verilog cannot express one with zero width
         return ~value[1], ~value.any()
     # A signal for the expression: in Verilog, the whole expression would be repeated for each of its slices.
     bits = Signal(len(value), name=f"bits{len(value)}")
@@ -116,7 +116,7 @@ class Mark:
         self.columns = Cat(number[:3] == column for column in range(8))
 
     def place(self, rows, columns):
-        """Assemble the mark from registered rows and columns."""
+        """Return the one-hot mark, given its rows and columns from registers."""
         return Cat(row & column for row in rows for column in columns)[:self._width][::-1]
 
 
@@ -130,7 +130,7 @@ def shift_left(m, value, amount):
 
 
 def normalising_steps(width):
-    """Return the steps with which :func:`normalise` can normalise any nonzero number, as a list per stage.
+    """Return the steps with which :func:`normalise` can normalise any nonzero number, as one list per stage.
 
     The first stage also unpacks an operand and has room for one step; all other stages have room for two.
     """

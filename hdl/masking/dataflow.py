@@ -117,8 +117,8 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both units. The circuit accepts it only if there is a job, the magnitude mask only
-            # with errors.
+            # Data is offered to both units. The circuit accepts it only if there is a job, and the magnitude mask
+            # only together with errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m
@@ -140,7 +140,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.memories.gradient // lanes))
-        under_way = Signal(range(16))  # number of jobs of which the last beat has not been taken
+        under_way = Signal(range(16))  # number of jobs whose last beat has not been taken
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()

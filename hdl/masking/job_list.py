@@ -119,7 +119,7 @@ class JobReader(wiring.Component):
         left = Signal.like(self.length)
         words_left = Signal.like(self.words)
 
-        # Both products share one addend; a job is invalid if a bit that it needs is shifted out.
+        # Both products add the same shifted addend. A job is invalid if a bit that it needs has been shifted out.
         addend = Signal(width)
         lost = Signal()
         factor, beat_factor = Signal(INDEX_BITS), Signal(INDEX_BITS)

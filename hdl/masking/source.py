@@ -56,7 +56,7 @@ class MaskSource(wiring.Component):
         beat = self.i.payload
         # Position of the last bit used from the current word.
         used = Signal(range(_WORD), init=_WORD - 1)
-        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is accepted
+        held = Signal(_WORD - 1, reset_less=True)  # the word except bit 0, which is used when the word is accepted
 
         # The kept lanes are contiguous from lane 0, so the end of `keep` gives their number.
         ends = beat.keep & ~(beat.keep >> 1)

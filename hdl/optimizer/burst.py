@@ -245,7 +245,7 @@ class StreamedOptimizer(wiring.Component):
         else:
             phase = turn = C(1, 1)
 
-        # Results of a beat, each delayed by a number of cycles after the beat's entry.
+        # Delays in cycles from a beat's entry to its results.
         summed = GradientBuffer.latency + self.reducer_latency
         remembered = [summed + latency for latency in self.lane.state_latencies]
         updated = summed + self.lane.latency
@@ -322,7 +322,7 @@ class StreamedOptimizer(wiring.Component):
             """Queue rows for an output port. A beat that ends a row reserves a slot in the queue when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
-            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows present or reserved
+            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # number of rows stored or reserved
             room = Signal(init=1, name=f"{name}_room")
             reserved = control.beat.valid & control.beat.row_end & used
             taken = sink.valid & sink.ready

@@ -176,8 +176,8 @@ class FixedLane(wiring.Component):
     rounds once and saturates once. The host includes dampening in gradient_scale.
 
     Rounding half up costs no logic: the half for the first step is the low bit of a carry chain, and the half for the
-    second step is the borrow of the subtraction. It is unbiased except for ties, which are one in 65,536 of evenly
-    spread products.
+    second step is the borrow of the subtraction. This rounding is unbiased except for ties, which are one in 65,536
+    of evenly spread products.
 
     Operands are taken, and results appear, when the arithmetic needs or produces them: counted from the cycle of
     ``total``, the planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles
@@ -253,27 +253,28 @@ class FixedLane(wiring.Component):
 
     @property
     def _step_latency(self):
-        """Latency in cycles from the sum to d: product, rounding addition, momentum addition, and saturation."""
+        """Latency in cycles from the summed gradient to the step d: product, rounding addition, momentum addition,
+        saturation."""
         return self.multiplier_latency + (self.planes + 1) * _ADDER_LATENCY + _SATURATION_LATENCY
 
     @property
     def state_offsets(self):
-        """Cycles from the sum until the state of each plane is needed."""
+        """Cycles from the summed gradient until the state of each plane is needed."""
         return (0,) * self.planes
 
     @property
     def state_latencies(self):
-        """Latency in cycles from the sum to the new state of each plane."""
+        """Latency in cycles from the summed gradient to the new state of each plane."""
         return (self._step_latency,) * self.planes
 
     @property
     def weight_offset(self):
-        """Cycles from the sum until its weight is needed."""
+        """Cycles from the summed gradient until the weight is needed."""
         return self._step_latency + self.multiplier_latency
 
     @property
     def latency(self):
-        """Latency in cycles from the sum to the new weight."""
+        """Latency in cycles from the summed gradient to the new weight."""
         return self.weight_offset + _ADDER_LATENCY + _SATURATION_LATENCY
 
     def elaborate(self, platform):

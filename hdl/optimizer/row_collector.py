@@ -1,4 +1,4 @@
-"""Collector of the arithmetic's results, which arrive in slices, into memory rows."""
+"""Unit that collects the arithmetic's results, which arrive in slices, into memory rows."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring

@@ -210,12 +210,12 @@ class UpdateLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum until its weight must be supplied."""
+        """Cycles from the summed gradient until the weight must be supplied."""
         return self.limiter_latency
 
     @property
     def _gradient(self):
-        """Latency in cycles from the sum to the gradient after weight decay."""
+        """Latency in cycles from the summed gradient to the gradient after weight decay."""
         return self.multiplier_latency + self.limiter_latency + self.adder_latency
 
     @property
@@ -229,19 +229,19 @@ class UpdateLane(wiring.Component):
 
     @property
     def state_latencies(self):
-        """Latency in cycles from the sum to each plane's new state."""
+        """Latency in cycles from the summed gradient to each plane's new state."""
         return tuple(offset + self._multiply_add for offset in self.state_offsets)
 
     @property
     def _step(self):
-        """Latency in cycles from the sum to the step."""
+        """Latency in cycles from the summed gradient to the optimizer's step."""
         looks_ahead = 2 * self._multiply_add if self._planes else 0
         adapts = self.root_latency + self.adder_latency + self.divider_latency if self._adaptive else 0
         return self._gradient + looks_ahead + adapts
 
     @property
     def latency(self):
-        """Latency in cycles from the sum to the new weight."""
+        """Latency in cycles from the summed gradient to the new weight."""
         return self._step + self._multiply_add
 
     def elaborate(self, platform):

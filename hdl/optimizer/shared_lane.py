@@ -33,7 +33,8 @@ def operations(rules, workers):
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Return ``value`` if the rule has a trait, else ``default``; selected at run time only if rules differ."""
+        """Return ``value`` if the rule has a trait, else ``default``. This is selected at run time only if the rules
+        differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}
@@ -214,24 +215,24 @@ class SharedLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum until its weight must be supplied."""
+        """Cycles from the summed gradient until the weight must be supplied."""
         return min(self._timetable.uses("weight")) - self.reducer_latency
 
     @property
     def state_offsets(self):
-        """Latency in cycles from the sum to reading the state of each plane."""
+        """Latency in cycles from the summed gradient to reading the state of each plane."""
         taken = (self._timetable.uses(f"state_{plane}")[0] for plane in range(self._planes))
         return tuple(cycle - self.reducer_latency for cycle in taken)
 
     @property
     def state_latencies(self):
-        """Latency in cycles from the sum to the new state of each plane."""
+        """Latency in cycles from the summed gradient to the new state of each plane."""
         names = ("first", "second")[:self._planes]
         return tuple(self._timetable.ready(name) - self.reducer_latency for name in names)
 
     @property
     def latency(self):
-        """Latency in cycles from the sum to the new weight."""
+        """Latency in cycles from the summed gradient to the new weight."""
         return self._timetable.ready("new_weight") - self.reducer_latency
 
     def elaborate(self, platform):

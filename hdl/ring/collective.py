@@ -178,8 +178,8 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(nodes_max))  # number of steps of a node in each phase that it runs completely
-        # A broadcast moves the vector as one block, as does a chain, which updates weights only at its end.
+        steps = Signal(sizes(nodes_max))  # number of steps of a node in a complete phase
+        # Broadcasts and chains move the vector as one block. A chain updates the weights only at its end.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
             whole = is_broadcast | setup.root_reduce
@@ -298,7 +298,7 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         moves, alone = link.sent.word | word_taken | alive, setup.alone
-        if config.is_server:  # the server's far memory may stop responding, even on a ring of one
+        if config.is_server:  # the server's far memory may stop responding, even in a ring with one node
             m.d.comb += self.abandons.eq(~control.active)
             moves |= Cat(port.valid & port.ready for name in memory_ports(config, parts(config))
                          for port in getattr(datapath, name)).any()

@@ -9,7 +9,8 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: Maximum number of cycles without a word on the ring when a command is cut short, regardless of its timeout.
+#: A command that is cut short is aborted after at most this number of cycles without a word on the ring, regardless
+#: of its timeout.
 CUT_TIMEOUT = 256
 
 
@@ -52,13 +53,13 @@ class CollectiveControl(wiring.Component):
         Whether a command can be cut short.
     """
 
-    #: Latency in cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
+    #: Latency in cycles from ``link_reset`` to the state Report, through Launch, Settle, Run and Abort.
     reset_cycles = 4
 
     def __init__(self, *, settable=False, cuttable=False):
         self._settable, self._cuttable = settable, cuttable
         super().__init__({
-            # Commands, of which one runs at a time.
+            # Commands, which are executed one at a time.
             "command": In(stream.Signature(command_layout())),
             # One event per command. After a timeout or a reset, its detail is the number of packets that this
             # command has sent (low half) and received (high half).
@@ -69,7 +70,7 @@ class CollectiveControl(wiring.Component):
             "link_reset": In(1),
             # Number of commands that have changed weights since reset.
             "weight_version": Out(32),
-            # Whether a command is in progress; counts its cycles.
+            # Whether a command is in progress, for counting its cycles.
             "busy": Out(1),
             # Properties of the most recent command; stable until the next command is accepted.
             "kind": In(kind_layout()),

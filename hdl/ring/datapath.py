@@ -64,7 +64,7 @@ class Datapath(wiring.Component):
         # All packets from the ingress pass through this buffer, so no combinational ready path extends upstream of
         # it.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
-        # A packet to forward can wait here, so that ingress does not have to wait for the previous one.
+        # A packet to be forwarded can wait here for the previous one, so that the ingress need not wait.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)
         units = [(part, part.component(config=config, description=part)) for part in self._parts]
         for part, unit in units:
@@ -141,7 +141,7 @@ class Datapath(wiring.Component):
                 connect_stream(m, source, sink)
 
     def _connect_memories(self, m, units):
-        """Connect all parts' memory ports to the datapath's ports, and return the ones that count stalls."""
+        """Connect all parts' memory ports to the datapath's ports, and return the ports whose stalls are counted."""
         counted = []
         for memory in self._config.memory_map.names:
             for kind in ("read", "write"):

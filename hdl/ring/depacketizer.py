@@ -145,7 +145,7 @@ class Depacketizer(wiring.Component):
         sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # the packet is `older` or `aborting`
         empty = Signal()
         word, ending = held.data, held.last
-        header = Signal(header_layout())  # valid, field by field, in the cycle of the word that contains the field
+        header = Signal(header_layout())  # each field is valid in the cycle of the word that contains it
         first = Signal()  # the word is the first of a packet
         ready = Signal()
         take = Signal()
@@ -172,7 +172,7 @@ class Depacketizer(wiring.Component):
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
         counted_by = Signal(len(counters))  # length counter used for the current packet, one-hot
-        missing = Signal(LENGTH_BITS)  # number of units that are still missing; at most one per word
+        missing = Signal(LENGTH_BITS)  # number of units still missing; a word completes at most one
         unit_ends, wrong, final = Signal(), Signal(), Signal()
         in_payload = Signal()
         for number, counter in enumerate(counters):
@@ -261,7 +261,7 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
-        # Registers that are not read before their word is taken are written as soon as the word is available.
+        # Registers that are read only after their word has been taken are loaded as soon as the word is available.
         with m.FSM() as fsm:
             with m.State("Word0"):
                 # After a damaged, unexpected or aborted packet, one cycle is reserved for the rejection.
@@ -368,7 +368,7 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
 
         m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(~self.active):  # the command stopped by the error has ended
+        with m.If(~self.active):  # the command that had the error has ended
             m.d.sync += halted.eq(0)
         with m.Elif(self.error):
             m.d.sync += halted.eq(1)
@@ -390,5 +390,5 @@ class Depacketizer(wiring.Component):
 
 
 def _chosen(flags, values):
-    """Return the value for which the flag is set, or 0 if no flag is set."""
+    """Return the value whose flag is set, or 0 if no flag is set."""
     return functools.reduce(operator.or_, (Mux(flag, value, 0) for flag, value in zip(flags, values, strict=True)))

@@ -163,8 +163,8 @@ class InterleavedGenerator(SequenceGenerator):
             "segment": Signal(self.o.payload.segment.shape(), name=f"{name}_segment"),
             "steps": Signal(sizes(self._nodes_max), name=f"{name}_steps"),  # remaining steps, including the next one
             "opening": Signal(name=f"{name}_opening"),  # the next step is the first one
-            "group": Signal(ranks(self._nodes_max), name=f"{name}_group"),  # first group of its block
-            "place": position,  # position of that group
+            "group": Signal(ranks(self._nodes_max), name=f"{name}_group"),  # first group of the block
+            "place": position,  # position of the block's first group
             "climb": Signal(len(self._climbs(position)[Phase.SCATTER]), name=f"{name}_climb"),
         }
 

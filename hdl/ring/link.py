@@ -132,7 +132,7 @@ class LinkTransmitter(wiring.Component):
             m.d.sync += first.eq(queue.i.payload.last)
         with m.If(spend & ~self.ring_o.credit):
             m.d.sync += self.credits.eq(self.credits - 1)
-        # A spurious credit would allow packets for which the receiver has no room.
+        # A spurious credit would allow packets for which the receiver has no free space.
         with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
             m.d.sync += self.credits.eq(self.credits + 1)
         with m.If(self.reset_link):

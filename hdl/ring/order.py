@@ -29,7 +29,7 @@ __all__ = ["LAG", "STRIDES", "Phase", "Planner", "SequenceGenerator", "first_lay
 STRIDES = range(256)
 
 
-#: Number of segments by which the all-gather lags in a late sequence.
+#: Number of segments by which the all-gather lags in a sequence with ``late`` set.
 LAG = 3
 
 
@@ -75,7 +75,7 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """Layout of a block's first group: its number, which is below ``size``, and its position in memory."""
+    """Layout of a block's first group: its number, below the number of blocks, and its position in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
@@ -172,14 +172,14 @@ class Planner(wiring.Component):
         position = Signal(range(bits), init=bits - 1)
         # Current remainder, with the next bit of the dividend appended.
         partial = Signal(range(2 * len(ranks(self._nodes_max))))
-        first = Signal(first_layout(self._elements, self._nodes_max))  # the first groups, computed one after another
+        first = Signal(first_layout(self._elements, self._nodes_max))  # first group of the block being processed
         block = Signal(ranks(self._nodes_max))
         widest = Signal(len(plan.quotient) + 1)
 
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # the position after the last computed first group
+            plan.pitch.eq(first.place),  # position after the first groups of all blocks
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -300,9 +300,9 @@ class SequenceGenerator(wiring.Component):
         steps = Signal(sizes(self._nodes_max))  # remaining steps of the phase, counting the current one
         opening = Signal()  # the current step is the first one
         group = Signal(ranks(self._nodes_max))  # first group of the block
-        position = Signal.like(plan.pitch)  # position of that group
+        position = Signal.like(plan.pitch)  # position of the block's first group
         wraps = Signal()
-        settled = Signal()  # the record has had a cycle to follow group, position and segment
+        settled = Signal()  # the record reflects the current group, position and segment
 
         # Conditions for the step that follows a phase's last step.
         both = Signal()
@@ -408,14 +408,15 @@ class SequenceGenerator(wiring.Component):
                 m.d.sync += climbs[half].eq(climbs[half] + self.plan.pitch)
 
     def _fields(self, m, group, position, segment, phase, climbs):
-        """Return the fields of the current step's record that depend on its block and segment, one cycle later."""
+        """Return the fields of the current step's record that depend on its block and segment. They follow their
+        inputs by one cycle."""
         climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
         block, offset, length = self._record(m, group, position, segment, climb)
         return {"segment": segment, "block": block, "place": offset, "length": length}
 
     def _climbs(self, position):
-        """Return the distance in groups from the first segment to each phase's segment, without the low zero bits.
-        It is a running sum, so no multiplier is needed."""
+        """Create a signal for each phase: the distance, in groups, from the first segment to the current one, without
+        the low bits, which are always zero. The distance is a running sum, so no multiplier is needed."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 

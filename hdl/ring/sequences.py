@@ -23,7 +23,7 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A command on this node after planning, from which paths are computed."""
+    """A planned command on this node; paths are computed from it."""
 
     #: View with :func:`hdl.ring.setup.setup_layout`; all fields are valid except the paths.
     setup: Any

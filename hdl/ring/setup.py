@@ -52,7 +52,7 @@ def setup_layout(config, parts=None):
             # One node owns all groups, and the sum passes along a chain to that node.
             **({"root_reduce": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
-            # The format of a BROADCAST, and the entry of the count table that a server updates.
+            # Format of a BROADCAST, and the entry in a server's count table that the command updates.
             **fetch_setup(config),
             **sum_setup(config),
             # Segments of both phases are interleaved.

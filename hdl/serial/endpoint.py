@@ -112,10 +112,11 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Sequence numbers of words from the host: the next one to arrive, and the next one to pass to the node.
+        # Sequence numbers of words from the host: of the next word to arrive, and of the next word to pass to the
+        # node.
         expected = Signal(count)
         consumed = Signal(count)
-        # Sequence numbers of words from the node: the next one to arrive, to be acknowledged, and to be sent.
+        # Sequence numbers of words from the node: of the next word to arrive, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)

@@ -95,7 +95,7 @@ class UartReceiver(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [first.eq(1), bits.eq(0x1FF)]
                 with m.If(~level):
-                    # On average, the edge was half a cycle before this one, and the phase lags by one cycle.
+                    # On average, the edge came half a cycle before this cycle, and the phase is set one cycle late.
                     m.d.sync += phase.eq(numerator + numerator // 2 - denominator // 2)
                     m.next = "Bits"
             with m.State("Bits"):

@@ -174,7 +174,7 @@ class SegmentBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
-        complete = Signal(range(self._depth + 1))  # number of segments with their last beat in the queue
+        complete = Signal(range(self._depth + 1))  # number of segments whose last beat is in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
@@ -230,7 +230,7 @@ class BlockBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
-        complete = Signal(range(self.depth + 1))  # number of blocks with their last beat in the queue
+        complete = Signal(range(self.depth + 1))  # number of blocks whose last beat is in the queue
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
             self.o.payload.eq(queue.o.payload),

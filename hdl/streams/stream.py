@@ -124,7 +124,7 @@ class SkidBuffer(wiring.Component):
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
-        # The spare register follows the input while the register is free, so a single bit enables it.
+        # The spare register copies its input for as long as it is free, so a single bit enables it.
         with m.If(self.i.ready):
             m.d.sync += skid.eq(self.i.payload)
         with m.If(self.o.ready | ~self.o.valid):
@@ -316,7 +316,7 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count ``level`` up or down. ``down`` may arrive late: it only selects whether the level changes."""
+    """Count ``level`` up or down. ``down`` may arrive late in a cycle: it only selects whether the level changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 

@@ -346,7 +346,7 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 def open_archive(source: bytes | BinaryIO) -> Archive:
     """Read a checkpoint and validate its structure.
 
-    Raises ``MalformedError`` if the bytes are not a checkpoint, incomplete or not canonical, and ``BadVersionError``
+    Raises ``MalformedError`` if the bytes are incomplete, not canonical or not a checkpoint, and ``BadVersionError``
     if the file has a different format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source

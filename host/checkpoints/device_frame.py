@@ -47,7 +47,7 @@ _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COM
 #: Registers that a frame includes.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Bits of the registers SLOT_n and RESUMED_SET; a slot is busy while it is being computed or is taken.
+#: Bits of the registers SLOT_n and RESUMED_SET. A slot is busy while it is being computed or after it was taken.
 _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
@@ -160,7 +160,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
     _take_flags(ring)
-    ring.counters.clear()  # restored pending gradients will be counted as computed
+    ring.counters.clear()  # pending gradients that are restored will be counted as computed
     write_far(devices, {(node["rank"], base): _words(frame.regions[device_region(node["rank"], FAR, base)])
                         for node in frame.fields["nodes"] for base, _ in node["windows"].get(FAR, [])})
     pending = []
@@ -226,7 +226,8 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """Return the SHA-256 of the ring's frame, by default of all memories, ignoring epoch and numbers."""
+    """Return the SHA-256 of the ring's frame, by default of all memories, ignoring the epoch and the numbers of
+    collectives and edits."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
@@ -276,7 +277,8 @@ MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Number of broadcasts that raise the update counts to a frame's; ``TooSmallError`` if impossible."""
+    """Number of broadcasts after which the nodes' update counts equal the counts in a frame. Raises ``TooSmallError``
+    if there is no such number."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -290,7 +292,8 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise the nodes' update counts to a frame's with broadcasts that keep all memories; reset the links.
+    """Raise the nodes' update counts to the counts in a frame, with broadcasts that keep all memories; reset the
+    links.
 
     Nodes with SettableVersion need no broadcasts, because their WEIGHT_VERSION register can be written. All other
     nodes, such as bitstream nodes, must be the same number of updates away from the frame.
@@ -367,7 +370,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
     # Later edits need numbers that exceed all numbers used by source and target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
     active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set requires a program
-    ring.programs.load(active, model=(model - 1) % 256)  # gives the two banks different numbers
+    ring.programs.load(active, model=(model - 1) % 256)  # so that the two banks have different numbers
     _stage(ring, active, model=model)  # cancels a pending edit
     ring.programs.begin_set(first)
     _edit(ring, number=number, first=first, region="program")

@@ -65,9 +65,9 @@ class Units:
         zero = np.full(nodes, begin, dtype=np.int64)
         #: Times when the link can accept a header, and when the last word has left the ingress.
         self.link = self.taken = zero
-        #: Times when the adder for sums, the addend encoder, the optimizer, and its second-to-last bank are free.
+        #: Times when the adder for sums, the addend encoder, the optimizer, and its second-to-last bank become free.
         self.adder = self.encoder = self.optimizer = self.bank = zero
-        #: Time when the last sum of the own block was written back; used only with a gradient codec.
+        #: Time when the last sum of the node's own block was written back; used only with a gradient codec.
         self.rested = zero
         self.sent = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.left = collections.deque([zero + _NEVER] * timing.credits, maxlen=timing.credits)
@@ -80,7 +80,7 @@ class Units:
         self.words = np.zeros(nodes, dtype=np.int64)
 
     def rows(self, elements: Numbers) -> Numbers:
-        """Memory rows for a number of elements."""
+        """Number of memory rows that contain a number of elements."""
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
@@ -159,7 +159,7 @@ class Units:
         self.optimizer = np.where(some, end, self.optimizer)
         return begun, end
 
-    # State that is compared to detect periods of the walk.
+    # State that is compared to detect when the packet times become periodic.
 
     _TIMES = ("link", "taken", "adder", "encoder", "optimizer", "bank", "rested")
     _HISTORIES = ("sent", "left", "sums", "decodes", "weights", "stores")
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Add to the backlogs the rows that readers other than the addend reader may now prefetch."""
+        """Add the rows that may now be prefetched to the backlog of each reader except the addend reader."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -265,7 +265,7 @@ class _Collective:
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
-        if not self._shares:  # these rows were prefetched long before
+        if not self._shares:  # these rows have been prefetched well in advance
             return self._none, self._none
         ahead = sum((self._rows(segment + number, 0) for number in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
@@ -304,7 +304,7 @@ class _Collective:
         added = np.maximum(np.maximum(begun + work, arrival.last), np.maximum(encoded, units.room(words)))
         out = begun - (-work // groups) + timing.summed - 1
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
-        if last:  # the last sum is decoded while it is encoded, and kept for the all-gather
+        if last:  # the last sum is kept for the all-gather, and decoded while it is being encoded
             out = np.maximum(out, units.decodes[-1])
             decoded = np.maximum(out + np.maximum(words, units.beats(elements)), units.stores[-_BANKS])
             out_end = np.maximum(out_end, decoded)
@@ -315,7 +315,8 @@ class _Collective:
         return out + BEHIND, out_end + BEHIND
 
     def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """Output times of a sum of ``hop`` + 1 gradients: its packet is decoded, added to, and encoded again."""
+        """Output times of a sum of ``hop`` + 1 gradients: the packet is decoded, the local gradient is added, and the
+        sum is encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words = elements > 0, costs.scatter(hop, segment, -hop)
@@ -423,7 +424,7 @@ class _Collective:
 
 
 class _Periods:
-    """Detects when the times of a walk become periodic."""
+    """Detects when the packet times of a collective become periodic."""
 
     def __init__(self, latency: int):
         # Times further in the past than this cannot delay a packet.

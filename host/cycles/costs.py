@@ -138,7 +138,7 @@ class Costs:
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Number of words in zero-value form of the gradient added to a sum of ``hop`` gradients."""
+        """Number of words, in zero-value form, of the gradient that is added to a sum of ``hop`` gradients."""
         return self.scatter(0, segment, distance)
 
     def gather(self, segment: int, distance: int) -> Numbers:
@@ -156,7 +156,8 @@ class Costs:
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
 
     def _spread_over(self, segment: int) -> Numbers:
-        """Model the number of nonzero elements of a segment in each block, as quantiles in irregular order."""
+        """Model the number of nonzero elements of a segment in each block: quantiles of a binomial distribution,
+        assigned to the blocks in an irregular order."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
         nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):
@@ -185,7 +186,7 @@ class CountedCosts(Costs):
 
     @property
     def full(self) -> int:
-        """Number of leading segments with equal costs: zero, since counted segments all differ."""
+        """Number of leading segments with equal costs. It is zero, because counted segments all differ."""
         return 0
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:

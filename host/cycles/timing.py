@@ -76,7 +76,8 @@ class Timing:
 
 
 def _coding(name: str, lanes: int) -> tuple[int, int, int]:
-    """Return a codec's beats per block and two latencies: last beat to first word, and words to elements."""
+    """Return three properties of a codec: its beats per block, its latency from the last beat to the first word, and
+    its latency from words to elements."""
     codec = CODECS[name]
     beats = max(int(getattr(codec, "block", 1)), lanes) // lanes
     encode, decode = (int(create_unit(unit, codec, lanes).latency + words.latency)

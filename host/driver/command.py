@@ -41,14 +41,14 @@ class Command:
     signal: int = 0
     tag: int = 0  # number reported in the event; 16 bits
     tenant: int = 0  # tenant that the command belongs to; 0 on nodes without tenants
-    # command that must end before this command starts, as its number in the program of the first (after_0) and of the
-    # second other queue (after_1); 16 bits each, 0 for none
+    # command that must end before this command starts: its number in the program of the first other queue (after_0)
+    # and of the second other queue (after_1); 16 bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
-    # number of passes, 0 to 3, from ``after_0`` and from ``after_1`` to this command
+    # number of passes, 0 to 3, by which ``after_0`` and ``after_1`` precede this command
     lag_0: int = 0
     lag_1: int = 0
-    # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` on the node with rank ``unit``
+    # if ``remote`` is set, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` on the node with rank ``unit``
     unit_queue: int = 0
     remote: int = 0
     round: int = 0  # whether the command is part of a round of gradients
@@ -107,7 +107,7 @@ class ProgramRun:
         self.words()  # packing raises an error if a value does not fit
 
     def words(self) -> Words:
-        """Return the payload of RUN."""
+        """Return the payload of a RUN request."""
         return pack(_RUN, vars(self), "Run's")
 
 

@@ -369,7 +369,7 @@ class Device:
     load_program = _waits(submit_load_program)
 
     def submit_edit(self, edit: Words, name: str) -> Pending[None]:
-        """Send the words of an EDIT; ``name`` is used in messages, and the answer is the acknowledgement."""
+        """Send the words of an EDIT, which the node acknowledges; ``name`` is used in messages."""
         return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:

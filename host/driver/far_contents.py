@@ -1,8 +1,8 @@
 """Access to the far memories of computing nodes, which host requests cannot reach directly.
 
-Move commands transfer the contents through the activation memory part by part: each part is moved in and read, or
-written and moved out. The activation memory is restored at the end; its rows then have owner 0, as after any write by
-the host. All nodes work in parallel.
+The contents are transferred part by part through the activation memory, with move commands: each part is moved in and
+read, or written and moved out. The activation memory is restored at the end; its rows then have owner 0, as after any
+write by the host. All nodes work in parallel.
 """
 
 import contextlib

@@ -245,8 +245,8 @@ class Allocation:
 
 
 def distance_of(node: NodeConfig) -> int:
-    """Distance in elements between the two copies of a layer's weights; copies of inputs, labels and lists are the
-    same distance apart."""
+    """Distance in elements between the two copies of a layer's weights; copies of inputs, labels and instruction
+    lists are the same distance apart."""
     return int(node.memories.weight) // 2
 
 

@@ -48,7 +48,7 @@ class MaskOutcome:
 
     results: list[list[Matrices]]  # for each node, the masked matrices of each job
     replaced: list[int]  # number of elements per node that masks replaced by the alternative value
-    cycles: Cycles  # sum over consecutive commands of the cycles on each command's slowest node
+    cycles: Cycles  # cycles of each command on its slowest node, summed over consecutive commands
     commands: int  # number of successive commands
 
 

@@ -119,11 +119,11 @@ class Ring(ConnectedNodes):
 
     #: Programs of the nodes. For nodes without program memory, the driver sends the commands one by one.
     programs: "functools.cached_property[RingPrograms]" = _part("programs")
-    #: Quorum updates. Raises ``ValueError`` if the nodes do not support rounds.
+    #: Driver for quorum updates. Accessing it raises ``ValueError`` if the nodes do not support rounds.
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
-    #: Computation with layer lists. Raises ``ValueError`` if the nodes do not support it.
+    #: Driver for layer lists. Accessing it raises ``ValueError`` if the nodes do not support them.
     compute: "functools.cached_property[ListCompute]" = _part("compute")
-    #: Several gradients on each node. Raises ``ValueError`` if the nodes do not support it.
+    #: Driver for several gradients per node. Accessing it raises ``ValueError`` if the nodes do not support them.
     microbatches: "functools.cached_property[RingMicrobatches]" = _part("microbatches")
-    #: Quantized inference. Raises ``ValueError`` if the nodes do not support it.
+    #: Driver for quantized inference. Accessing it raises ``ValueError`` if the nodes do not support it.
     inference: "functools.cached_property[NodeInference]" = _part("quantization")

@@ -51,7 +51,7 @@ class WeightUpdates:
         and residuals are zero afterwards.
         """
         vector = len(weights) if where is None else where
-        if self._formats.has_residual:  # otherwise, the fused update would add it to the zeros
+        if self._formats.has_residual:  # otherwise, the fused update would add the residual to the zero gradients
             self._memory.clear_residual(vector)
         if self._formats.has_master:
             self._memory.write_master(weights, vector)

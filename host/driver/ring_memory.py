@@ -83,7 +83,7 @@ class RingMemory:
         self._devices = devices
         self._formats = devices.formats
         self._partition = partition
-        self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # for buffers on these nodes
+        self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # buffers on all nodes
 
     def require(self, allocation: Allocation) -> None:
         """Raise ``ValueError`` unless every node has room for the allocation."""
@@ -92,7 +92,7 @@ class RingMemory:
 
     def allocate(self, allocation: Allocation) -> Buffers:
         """Reserve buffers for a vector, its state and its errors, after all existing buffers. Raises ``ValueError``
-        if there is no room.
+        if there is not enough free memory.
 
         The first vector gets the start of each memory, so it can also be referred to by its length.
         """

@@ -36,7 +36,8 @@ def records(words: Words, pointer: int, since: int | None = None) -> list[TraceR
     """
     kept = words.size // 2
     if since is None:
-        # The pointer wraps after 2^32 records; a small value is then read as few records, as it is at the start.
+        # After 2^32 records the pointer wraps around. While it is small again, it is taken as the number of records
+        # since the start.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
     count = (pointer - since) % (1 << 32)
     if count > kept:

@@ -58,11 +58,11 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
-#: Argument types: the length of a vector or a sequence of the lengths of its groups, and only the sequence.
+#: Argument types: the first is a vector's length or a sequence of its groups' lengths, the second only a sequence.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: Argument types: None, one optimizer, or a sequence with one for each group, and only the sequence.
+#: Argument types: the first is None, an optimizer, or a sequence with one per group, the second only a sequence.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
@@ -104,7 +104,7 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
         check_zeros(config.gradients)
     largest = largest_part(config, nodes=nodes, planes=optimizers[0].planes if optimizers else 0,
                            packed_state=packed_state, errors=density is not None)
-    # Each part of an update starts with rank 0's block, as its group does, so that state keeps its addresses.
+    # Each part of an update starts with rank 0's block, like its group. This way, state keeps its addresses.
     unit = int(GROUP) * nodes if optimizers else int(GROUP)
     if part is not None and not (0 < part <= largest and part % unit == 0):
         raise ValueError(f"Part must be a positive multiple of {unit} of at most {largest:,} elements, not "

@@ -340,7 +340,7 @@ class Job:
         if model.residuals is not None:
             model.residuals[...] = bits["residual"]
 
-    # Internal steps of the operations.
+    # Helpers of the operations above.
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
         """Convert values to float32, with one row per node."""

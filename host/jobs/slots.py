@@ -84,7 +84,7 @@ class Slots:
         self._updates = updates
         self._slots: list[Slot] = []
         allocation = functools.partial(Allocation, planes=planes, packed_state=packed_state, errors=errors)
-        lengths = [aligned(size) for size in lengths]  # parts of longer vectors then end at a group boundary
+        lengths = [aligned(size) for size in lengths]  # so that parts end at a group boundary
         try:
             for size in lengths:
                 self._slots.append(Slot(ring.memory.allocate(allocation(length=size))))
@@ -123,7 +123,7 @@ class Slots:
         return buffers
 
     def borrow(self, length: int) -> Buffers:
-        """Return buffers for a vector that is not part of the job's vector and needs no weights or state."""
+        """Return buffers for a separate vector, outside the job's vector, that needs no weights or state."""
         slot = next(slot for slot in self._slots if slot.buffers.length >= length)
         if self._ring.formats.has_residual:
             self.empty(slot)

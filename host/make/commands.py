@@ -90,7 +90,7 @@ def _options(command: str) -> dict[str, Any]:
 
 
 def option_table() -> str:
-    """Return the text of host/make/options.json: a line per option of each command that is a target's only one."""
+    """Return the text of host/make/options.json: one line per option of each command that is alone in its target."""
     groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
     commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
     tables = {command: rows for command in commands if (rows := _options(command))}

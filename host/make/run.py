@@ -137,7 +137,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them, and the command would too
+            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # ignored in Python, which the command would inherit
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code

@@ -82,7 +82,7 @@ class Target:
     #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml to install
-    #: Extras keyed by variable, needed if the variable is set, and extras needed unless the variable is switched off.
+    #: Extras needed if a variable is set and, below, extras needed unless it is switched off; keyed by variable.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # keyed by name
@@ -109,7 +109,7 @@ class Target:
         return commands
 
     def needed(self, values: Mapping[str, str]) -> list[str]:
-        """Return the extras of pyproject.toml that the target needs with these variable values."""
+        """Return the extras of pyproject.toml that the target needs, given the values of variables."""
         return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(values.get(name, ""))),
                 *(extra for name, extra in self.extras_unless_off.items() if values.get(name, "").lower() not in OFF)]
 
@@ -230,7 +230,7 @@ def _rows(target: Target) -> Iterator[str]:
 
 
 def manual(name: str) -> str:
-    """List the variables of a target and its modes by section."""
+    """List the variables of a target, and of each of its modes, grouped by section."""
     target = find_target(name)
     lines = [f"make {name}: {target.text}", *_rows(target)]
     for selector, mode in target.modes.items():

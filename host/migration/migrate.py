@@ -124,9 +124,10 @@ def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
     """Move a job from the source to the target.
 
-    Raises ``LedgerError`` unless the source owns and runs the job; ``RejectionError`` if the target rejects the
-    checkpoint, and the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if a
-    site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
+    Raises ``LedgerError`` unless the source owns and runs the job, and ``RejectionError`` if the target rejects the
+    checkpoint; the source then continues. Raises ``MigrationError``, ``DeviceError``, ``RingError``, ``OSError`` or
+    ``MemoryError`` if a site, message or node is lost, or a disk or memory is full. After these and all other errors,
+    the owner continues.
 
     ``on_step`` is called before each step, and ``channel`` with each message; ``channel`` raises ``MigrationError``
     if the message is lost.

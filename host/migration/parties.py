@@ -40,7 +40,7 @@ _LIMITS = Limits(first_seconds=30.0)
 #: Number of bytes in a random number that proves possession of the key.
 _DRAWN = 32
 
-#: Function for tests that decides whether a message is lost, given the party, the call, and whether it is an answer.
+#: Test function that decides whether a message is lost, given the party, the call, and whether it is an answer.
 Loss = Callable[[str, str, bool], bool]
 
 #: A party of a migration. Its ``calls`` attribute lists the methods and properties that tenants may access.

@@ -47,7 +47,7 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """An open ring, with the means to measure its cycles."""
+    """An open ring, and a clock that counts its cycles."""
 
     ring: Ring
     clock: Callable[[], int]  # function that returns the number of cycles so far
@@ -278,7 +278,7 @@ class Site:
 
     @contextlib.contextmanager
     def _given_back(self, before: DeviceFrame) -> Iterator[None]:
-        """Context manager that restores the nodes' previous contents if its block raises ``ReadBackError``."""
+        """Context manager that restores the nodes' previous contents if its block raises a ``ReadBackError``."""
         self._used = True
         try:
             with given_back(self.open(), before):

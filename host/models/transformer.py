@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Use(enum.Enum):
-    """Kinds of values that a pass needs to be masked."""
+    """Kinds of values for which a pass requests masking."""
 
     SCORES = "scores"  # attention scores; :func:`~host.models.layers.mask` masks future characters and padding
     ROWS = "rows"  # padding rows in the loss's gradient; masked by :func:`~host.models.layers.mask_rows`
@@ -143,19 +143,19 @@ class Transformer:
         return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """Pass for :func:`lockstep` that computes :meth:`loss`."""
+        """Generator form of :meth:`loss`, for use with :func:`lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """Pass for :func:`lockstep` that computes :meth:`scores` and the attention weights of each layer."""
+        """Generator that computes the scores and each layer's attention weights, for use with :func:`lockstep`."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """Pass for :func:`lockstep` that computes :meth:`differentiate`."""
+        """Generator form of :meth:`differentiate`, for use with :func:`lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
@@ -178,7 +178,7 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Add the losses of all sequences in order; the loss of each is the sum over its characters."""
+        """Add up the losses of all sequences in order. A sequence's loss is the sum over its characters."""
         total = scores.dtype.type(0)
         for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
             total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])

@@ -61,7 +61,7 @@ class RingClient(Connection):
 
     def fail(self, failure: Failed) -> RingError | None:
         """Report that this rank ends with an error. If all ranks receive a different error, return that error."""
-        with contextlib.closing(RingClient(self._address)) as connection:  # the main connection may be busy
+        with contextlib.closing(RingClient(self._address)) as connection:  # the main one may be busy
             try:
                 connection._exchange(failure)
             except RingError as error:

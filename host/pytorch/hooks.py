@@ -107,7 +107,7 @@ def _agree_on_infinities() -> None:
 _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
             dist.BuiltinCommHookType.FP16_COMPRESS: fp16_compress_hook}
 
-#: Number of backward passes between comparisons of the ranks' weights. The first pass has a comparison.
+#: Number of backward passes between comparisons of the ranks' weights. The first pass makes a comparison.
 INTERVAL = 50
 
 #: One parameter's share of a sum: number of the job, first index in the job's vector, and gradient.
@@ -193,13 +193,13 @@ class Reduction:
                 values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
             means = client().ask(AllReduce(values=values, job=job if self._keeps else None, begin=begin,
                                            made=self._made(), nonfinite=nonfinite, weights=weights))
-            nonfinite = weights = None  # the first request has them
+            nonfinite = weights = None  # sent only with the first request
             self._compares = False
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
     def _starts(self, parameters: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-        """Return each parameter's first index in the vector, with the job that keeps back its gradients, or 0."""
+        """Return the job that keeps back each parameter's gradients (0: none), and its first index in the vector."""
         if self._keeps:
             self._make_room(parameters)
             return [_kept[parameter] for parameter in parameters]
@@ -277,7 +277,7 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
-    """Return the passes of the DistributedDataParallel module that has this parameter, or of all other modules."""
+    """Return the pass counts of the DistributedDataParallel module with this parameter, or else of other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
 

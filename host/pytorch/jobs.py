@@ -74,7 +74,7 @@ def unequal_text(row: dict[str, Any]) -> str:
 
 
 def _pass_text(row: dict[str, Any]) -> str:
-    """Return the end of a text, which names the step or the backward pass. Both are unknown under ``join()``."""
+    """Return the end of a sentence, with the step or backward pass. Both are unknown under ``join()``."""
     for name in ("step", "backward_pass"):
         if row.get(name):
             return f", {name.replace('_', ' ')} {row[name]:,}"
@@ -82,7 +82,7 @@ def _pass_text(row: dict[str, Any]) -> str:
 
 
 class Jobs:
-    """All jobs of a script, each on its own simulated ring, which is closed with the ``stack``.
+    """All jobs of a script, each on its own simulated ring. Closing ``stack`` closes the rings.
 
     A sum that belongs to no job is computed by the most recent job or, if there is none, by a new job. ``announce``
     is called with the name of each build stage, and ``say`` is called once with each line about a job.
@@ -137,7 +137,7 @@ class Jobs:
                 self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
 
     def _compare_weights(self, requests: Sequence[AllReduce]) -> None:
-        """Record ranks with weights that differ from those of most ranks, or of rank 0 if there is no majority."""
+        """Record ranks whose weights differ from the majority of ranks, or from rank 0 if there is no majority."""
         checksums = [request.weights for request in requests if request.weights is not None]
         if len(checksums) < len(requests):
             return

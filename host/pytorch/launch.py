@@ -97,7 +97,7 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program that runs a clone's module regardless of PYTHONPATH. A wheel needs none: its module names are unique.
+#: Program that runs a module of a git clone regardless of PYTHONPATH. A wheel needs none: its names are unique.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
@@ -178,7 +178,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         except EndedError:
             if not watched.interrupted:
                 raise
-            server.fail(server.error or "")  # for ranks that have sent requests in the meantime
+            server.fail(server.error or "")  # also answers ranks that have sent requests since then
             _end(ranks, _GRACE)
         if server.error is not None:
             raise LaunchError(server.error)

@@ -52,7 +52,7 @@ class Made:
     """Counts of a rank's steps and passes so far. The counts of ranks differ if a rank skips a step or pass."""
 
     steps: _Count = 0  # number of calls of the optimizer's ``step()``
-    # number of passes that sum the gradients of the modules concerned
+    # number of passes in which the modules concerned sum their gradients
     forward: _Count = 0
     backward: _Count = 0
 
@@ -107,7 +107,7 @@ class AllReduce(Request):
     # number of the job that keeps back parts of gradients of this vector; None for any other sum
     job: _Count | None = None
     begin: _Count = 0  # index of the first value in the longer vector that contains the values
-    # checksum of each parameter of the rank's module, keyed by name, in passes in which ranks are compared
+    # checksum of each parameter of the rank's module, keyed by name; None in passes without a comparison of ranks
     weights: dict[str, _Count] | None = None
     group: _Count = 0  # number of the process group, counted in order of creation
 

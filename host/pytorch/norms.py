@@ -33,7 +33,7 @@ def _norm(vector: Vector) -> float:
 
 
 def outliers_of(operations: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Return the operations, from 1, in which a rank's norm is far above the median of three or more ranks."""
+    """Return for each rank the operations, from 1, in which its norm is far above the median of 3 or more ranks."""
     outliers: dict[int, list[int]] = {}
     for number, row in enumerate(operations, start=1):
         finite = [norm for norm in row["norms"] if norm is not None]

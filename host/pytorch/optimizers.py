@@ -89,7 +89,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
         self._known: Vector | None = None  # weights that are stored on the nodes
-        self._given: dict[str, Any] | None = None  # state that is not yet sent to the nodes
+        self._given: dict[str, Any] | None = None  # state that has not been sent to the nodes yet
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group. This is only possible before the first step."""
@@ -103,7 +103,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would miss unfrozen or added parameters, as a job has a fixed length."""
+        """Raise ``ValueError`` if parameters were unfrozen or added, since the length of a job is fixed."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -113,7 +113,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
                              "make the optimizer again")
 
     def _made(self) -> Made:
-        """Return the number of steps, including this one, and of passes of the modules that have the parameters."""
+        """Return the counts of steps, including this one, and of passes of all modules with these parameters."""
         parameters = itertools.chain.from_iterable(self._parameters)
         passes = {id(count): count for count in map(passes_of, parameters)}.values()
         return Made(steps=self._steps, forward=sum(count.forward for count in passes),

@@ -19,7 +19,7 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: For each parameter, the optimizers on the nodes that update it.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Owned parameters that were later also passed to another optimizer, until the next ownership check.
+#: Owned parameters that were later also passed to another optimizer; cleared by the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 #: Parameters with a local gradient, which has not been averaged over ranks.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
@@ -38,7 +38,7 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 def is_owned(parameter: torch.Tensor) -> bool:
     """Return whether an optimizer on the nodes updates this parameter."""
     if parameter in _claimed:
-        gc.collect()  # frees replaced optimizers in reference cycles, on all ranks alike
+        gc.collect()  # on every rank, frees replaced optimizers in reference cycles
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 

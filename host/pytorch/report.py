@@ -37,7 +37,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Maximum number of groups of operations (by kind and size) that have separate figures.
+#: Maximum number of groups that are reported separately. A group has all operations of one kind and size.
 GROUPS = 4
 
 
@@ -62,9 +62,9 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
                  backends: Iterable[Sequence[str]], slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """Build the report as JSON values.
 
-    ``gloo`` contains the calls, the bytes, and the calls that add floating-point numbers, of each gloo collective
-    over all ranks; ``backends`` contains the all-rank groups that each rank has joined; ``slow`` counts how often
-    each rank was slow; ``seconds`` is the duration.
+    ``gloo`` has three counts for each gloo collective, over all ranks: calls, bytes, and calls that add floats.
+    ``backends`` has the backends of the all-rank groups that each rank has joined, ``slow`` the number of times that
+    each rank was slow, and ``seconds`` the duration.
     """
     total = _figures(jobs.operations)
     names = list(dict.fromkeys(name for names in backends for name in names))

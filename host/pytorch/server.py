@@ -28,11 +28,11 @@ _REASON = 1.0
 #: Seconds to wait for the actual cause after a rank fails with an error that another rank may have caused.
 _CAUSE = 0.5
 #: Errors of an operation with a message for the user. A ValueError means that a request was rejected before nodes
-#: received any values. After any other error, the ring serves no rank.
+#: received any values. After any other error, the ring stops serving requests.
 _NAMED = (RingError, DeviceError, JobError, OSError)
 #: Maximum length of a rank's error text in a reported reason.
 _MAX_TEXT = 500
-#: Maximum number of connections from unknown peers, as a multiple of the number of ranks plus four.
+#: Maximum number of connections from unknown peers: this factor times (number of ranks + 4).
 _UNKNOWN = 4
 #: Seconds added to a message's timeout, so that the waiting ranks time out first, with a clearer error.
 _LATER = 1.0
@@ -129,7 +129,7 @@ class RingServer:
         operation is pending, because other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
-        if self._asked:  # slow ranks are reported with the pending operation
+        if self._asked:  # the pending operation will report slow ranks
             return
         for rank, (since, named) in list(self._stopped.items()):
             if now - since > self._patience.timeout:
@@ -256,7 +256,7 @@ class RingServer:
             reason = str(error)
         except ValueError as error:
             fatal, reason = False, str(error)
-        except Exception as error:  # reported to the ranks, so that the launcher ends properly
+        except Exception as error:  # report any error to the ranks, so that the launcher ends properly
             reason = f"{type(error).__name__}: {error}"
         with self._lock:
             if reason:
@@ -269,7 +269,7 @@ class RingServer:
             self._serving = []
 
     def _serve(self) -> None:
-        """Execute the operation if all ranks have requested it, else report the ranks that have not."""
+        """Execute the operation if all ranks have requested it; otherwise report the ranks that have not."""
         if not self._asked:
             return
         missing = [rank for rank in range(self._ranks) if rank not in self._asked]

@@ -34,7 +34,7 @@ BARS, OTHER_BAR = {"raw": 1.5, "bf16": 2, "mx9": 2, "sum32": 2, "sum16": 2}, 4
 
 
 def _rank(rank: int, ranks: int, store: str, elements: int) -> None:
-    """Measure sums as one of the ranks. Rank 0 prints the times of each kind of sum, in seconds."""
+    """Measure sums, as one rank of several. Rank 0 prints the times of each kind of sum, in seconds."""
     import torch
     import torch.distributed as dist
 

@@ -142,7 +142,7 @@ class Seen:
 
     @property
     def exponent_words(self) -> int:
-        """Number of payload words with exponents before the elements, in packets of commands that sum integers.
+        """Number of exponent words at the start of the payload, in packets of commands that sum integers.
 
         It is 0 if the packet's elements are integers, since a header does not show whether a checksum follows them.
         """
@@ -240,7 +240,7 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
             value = math.nan if elements is None or index is None else float(elements[index])
             for name, now in (("word", role), ("element", value), ("data", data)):
                 yield cycle, name, now
-                yield cycle + 1, name, _SIGNALS[name][2]  # replaced if another word follows
+                yield cycle + 1, name, _SIGNALS[name][2]  # overwritten if a word follows in the next cycle
         yield packet.cycles[-1] + 1, "packet", _SIGNALS["packet"][2]
 
 

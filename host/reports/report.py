@@ -122,7 +122,7 @@ _DIGITS = (Column("accuracy", of=_LAST), Column("loss_per_epoch", of=_LOSSES),
 _TEXT = (Column("held_out_loss", of=_LAST), Column("bigram_loss"),
          Column("below_bigram", of=lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
          Column("loss_per_interval", of=_LOSSES), Column("held_out_loss_per_interval", of=_MEASURES))
-#: Figures of a step to sum, and attributes of the results, keyed by their names in the report.
+#: Figures that are summed over steps, and attributes of the results, keyed by their names in the report.
 _SUMS = {
     "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
     "bound_scatter_reduce": "scatter_bound", "words_scatter_reduce": "scatter_words",

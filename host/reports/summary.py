@@ -66,7 +66,7 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Return rows with the cycles of each part of a step on computing nodes; without a program, only of layers."""
+    """Return rows with the cycles of each part of a step on computing nodes. A program adds a row for the ring."""
     compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
@@ -77,7 +77,7 @@ def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
 
 
 def _less(whole: Cycles, *parts: Cycles) -> Cycles:
-    """Return the cycles of a whole minus the cycles of some of its parts."""
+    """Subtract the cycles of some parts from the cycles of the whole."""
     return total([whole, *(None if part is None else -part for part in parts)])
 
 
@@ -173,7 +173,7 @@ def _bound(run: _Run) -> float | None:
 
 
 def _member(part: int, name: str) -> Column:
-    """Return a column for an attribute of a run's configuration (0) or of its results (1)."""
+    """Return a column that shows an attribute of a run's configuration (``part`` 0) or results (``part`` 1)."""
     return Column(name, of=lambda run: getattr(run[part], name))
 
 

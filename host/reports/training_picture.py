@@ -60,7 +60,7 @@ def _codecs(report: dict[str, Any]) -> str:
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether the words of a run come from a node that compresses its gradients but has no links."""
+    """Whether the node of a run has no links and only compresses its gradients."""
     return bool(report["configuration"]["kind"] == "int16")
 
 
@@ -71,7 +71,7 @@ def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
 
 
 def _dense(report: dict[str, Any]) -> Any:
-    """Return the dense run that a run with a density is compared with, or None."""
+    """Return the dense run for comparison with a run that has a density, or None."""
     return report["comparison"] if report["training"]["density"] is not None else None
 
 

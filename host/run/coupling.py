@@ -68,7 +68,7 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """Name of the constrained option, with its value and the additional option if they limit the constraint."""
+        """Name of the constrained option, with the value and additional option that the constraint is limited to."""
         named = flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
         return named if self.context is None else f"{named} with {flag(self.context[0])} {_plain(self.context[1])}"
 
@@ -88,7 +88,7 @@ class Coupling:
             return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
-        if None in self.allowed and 0 < len(rest) < len(named):  # fewer values are excluded than allowed
+        if None in self.allowed and 0 < len(rest) < len(named):  # listing the excluded values is shorter
             return f"a run without {flag(self._others[0])} {_words(rest)}"
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
@@ -109,6 +109,6 @@ def _is_absent(value: Any) -> bool:
 
 
 def _value(spec: RunSpec, path: str) -> Any:
-    """Return the value of a field, or momentum as the rule of any schedule that has its own training loop."""
+    """Return the value of a field. A schedule with its own training loop has momentum as its update rule."""
     has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

@@ -47,7 +47,7 @@ def identity_of(configs: list[TrainingConfig], node: Configuration, **options: o
 
 
 def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Return the maximum size of the results in bytes: two checkpoints at a time, weights, and a report."""
+    """Return the maximum size of the results in bytes: weights, a report, and two simultaneous checkpoints."""
     vectors = 8 + config.optimizer.planes + 2 * nodes
     return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 

@@ -38,7 +38,7 @@ class Preparation:
 
     #: Description of the run, with all defaults.
     spec: RunSpec
-    #: Board of the run. Without one, this is a default board, and its rates have no effect.
+    #: Board of the run; if it has none, a default board with rates that have no effect.
     board: BoardConfig
     node: Configuration
     task: Workload

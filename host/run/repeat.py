@@ -17,7 +17,7 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Keys that a report may use for its list of steps, and figures of a step to compare, keyed by label.
+#: Keys under which reports list their steps. Below: figures of a step to compare, keyed by label.
 _STEPS = ("per_step", "updates")
 _COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 

@@ -33,7 +33,7 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
 #: Default number of steps, batch size, and number of steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
-#: When a node sends: if its successor has room for a packet, or in time slots that all nodes share.
+#: When a node sends: whenever its successor can buffer a packet, or in time slots of a clock that all nodes share.
 CREDITS, SLOTS = "credits", "slots"
 #: Topologies in which all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"

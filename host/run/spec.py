@@ -105,7 +105,7 @@ class RunSpec:
             if chosen not in (None, owners[name]):
                 raise SpecError(of_schedule(f"schedule.{name}", chosen))
             chosen = owners[name]
-        assert chosen is not None  # true, since at least one field is named
+        assert chosen is not None  # always true, since at least one field is named
         kind = SCHEDULES[chosen]
         own = vars(self.schedule) if isinstance(self.schedule, kind) else {}
         return kind(**{**own, **values})

@@ -24,7 +24,7 @@ __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Serv
 #: Maximum length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Number of bytes to read at a time, and number of bytes to read from a peer before the next peer is served.
+#: Number of bytes to read at a time, and maximum number to read from a peer before other peers are served.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
@@ -277,8 +277,8 @@ class Server:
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait until a peer is writable or, with nothing to write, sends bytes. A peer must read before it can send
-        more."""
+        """Wait until the peer can be written to (``writes``) or else read from. While bytes for a peer are waiting,
+        nothing is read from it."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)

@@ -107,5 +107,5 @@ def _brief(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Levels of nested identities that are left out of the names in error messages.
+#: Keys of an identity's nested dictionaries that error messages leave out of the names of entries.
 _LEVELS = ("", "options", "versions")

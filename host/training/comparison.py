@@ -60,7 +60,7 @@ def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
 
 
 def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
-    """Compare the vector of each node, a row of ``nodes``, with the golden model."""
+    """Compare each node's vector, given as a row of ``nodes``, with the golden model."""
     wrong = nodes != expected
     if wrong.any():
         node = int(np.flatnonzero(wrong.any(axis=1))[0])
@@ -140,7 +140,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
                      locate: Locate) -> None:
-    """Raise ``TrainingError`` if nodes met a NaN or a non-finite sum.
+    """Raise ``TrainingError`` if a node has reported a NaN or a non-finite sum.
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int,
     nodes : sequence of int
         Numbers of the nodes.
     steps : mapping of int to sequence of Vector
-        Gradients of each step, in order of rank and with equally many of each node, or more of the first nodes; empty
-        where the host does not know them.
+        Gradients of each step, in order of rank. If they cannot be divided equally among the nodes, the first nodes
+        have more. The sequence is empty if the host does not know the step's gradients.
     locate : Locate
     """
     for ranks, text, first in (
@@ -163,7 +163,7 @@ def refuse_nonfinite(outcome: Outcome, nodes: Sequence[int], steps: Mapping[int,
 
 def _first_cause(nodes: Sequence[int], steps: Mapping[int, Sequence[Vector]],
                  first: Callable[[Sequence[Vector], Sequence[int]], str | None]) -> tuple[int, str]:
-    """Return the first step with a wrong element, and a description of the element; by default the last step."""
+    """Return the first step with a wrong element and a description of the element; by default, the last step."""
     for number, gradients in steps.items():
         if gradients:
             owners = np.repeat(nodes, counts_of(len(gradients), len(nodes))).tolist()
@@ -197,7 +197,7 @@ class Masks:
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
             return [[self._reference.masked(job, alternative) for job in own] for own in jobs]
-        idle: list[list[MaskJob]] = [[]] * (len(self._reference.errors) - len(jobs))  # for nodes without jobs
+        idle: list[list[MaskJob]] = [[]] * (len(self._reference.errors) - len(jobs))  # for the other nodes
         outcome = self._local.mask([*jobs, *idle], alternative=alternative, behind=self._first_free)
         self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)

@@ -25,7 +25,7 @@ class Executor(abc.ABC, Generic[S]):
 
     @property
     def left(self) -> int:
-        """Number of remaining steps, as far as known, in a run without a fixed total."""
+        """Number of steps known to remain in a run without a fixed total."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -33,7 +33,7 @@ class Executor(abc.ABC, Generic[S]):
         """Write the initial weights to the nodes."""
 
     def prepare(self, number: int) -> None:
-        """Prepare for the step after step ``number``, before its batch is taken."""
+        """Prepare for the step that follows step ``number``; called before the batch of that step is taken."""
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
@@ -55,5 +55,5 @@ class Executor(abc.ABC, Generic[S]):
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`. If ``restored``, the nodes already have their state."""
+        """Resume from a state, instead of calling :meth:`begin`. If ``restored``, the nodes already have it."""
         raise NotImplementedError

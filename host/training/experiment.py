@@ -59,7 +59,7 @@ class Checkpointer:
         return self.steps > 0 and (trainer.complete or trainer.number % self.steps == 0)
 
     def check_key(self) -> None:
-        """Raise any error of :func:`host.checkpoints.keys.user_key`, unless checkpoints are disabled."""
+        """Call :func:`host.checkpoints.keys.user_key` to raise its errors early, unless checkpoints are disabled."""
         if self.steps != 0:
             user_key()
 

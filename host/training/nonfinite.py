@@ -23,8 +23,8 @@ def first_nan(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate)
 def first_nonfinite(gradients: Sequence[Vector], nodes: Sequence[int], locate: Locate) -> str | None:
     """Describe the first non-finite element of the first node that has one.
 
-    If all elements are finite, describe the first one with a sum that is not. None if there is none either, as in
-    gradients of integers.
+    If all elements are finite, describe the first element whose sum over the nodes is not finite. Return None if
+    all sums are finite as well, which is always so for integers.
 
     Parameters
     ----------

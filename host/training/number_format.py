@@ -38,11 +38,11 @@ class Elements:
         return dataclasses.replace(settings, packed_state=packed_state)
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        """Convert a threshold to the unit of the nodes' gradients; also return it in the model's unit."""
+        """Convert a threshold to the unit of the nodes' gradients; return it in this and in the model's unit."""
         return threshold, threshold
 
 
 def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
-    """Return the conversion for a run on this ring, with ``count`` examples in the largest batch."""
+    """Return the number conversion for a run on this ring whose largest batch has ``count`` examples."""
     forms = (feature.number_format(optimizer, count) for feature in features_of(ring.config))
     return next((form for form in forms if form is not None), Elements())

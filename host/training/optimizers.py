@@ -196,7 +196,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """Return a warning if state never decays in bfloat16, which ``packed_state`` selects, or None."""
+    """Return a warning if moments stored as bfloat16 (``packed_state``) would stop decaying, else None."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:

@@ -221,7 +221,7 @@ class Step:
     gemm_cycles: Cycles = 0
     vector_cycles: Cycles = 0
 
-    #: Number of multiplications on all nodes in products with centroid tables; programs do not count them (0).
+    #: Number of multiplications by centroids on all nodes; 0 if nodes run a program, which does not count them.
     centroid_multiplications: int = 0
     #: Repairs of links with replay since the previous step, summed over all nodes.
     link_restarts: int = 0
@@ -258,7 +258,8 @@ class Change:
     moved: int
     #: Number of residual and error elements that were set to zero because their sum was not finite.
     dropped: int
-    #: Number of cycles until the new rings were ready: to read counters, execute SWITCH, and restart links.
+    #: Number of cycles until the new rings were ready. In this time, counters are read, SWITCH is executed, and links
+    #: are restarted.
     switch_cycles: Cycles
     #: Number of cycles for the host to read state from the old owners and write it to the new owners.
     carry_cycles: Cycles

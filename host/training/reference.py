@@ -42,7 +42,7 @@ def words_of(vector: Vector) -> Bits:
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Convert settings to the golden model's form, which has no field for packed state."""
+    """Convert settings to the golden model's settings, which have no field for packed state."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -98,7 +98,7 @@ class Reference:
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Continue from copies made by :meth:`arrays`. If they are for a different number of nodes, their errors must
-        be zero. They are zero in runs with microbatches, which exclude a density."""
+        be zero. This is always so in runs with microbatches, which cannot sparsify gradients."""
         self.weights, self.master = (arrays[name].copy() for name in ("weights", "master"))
         errors = arrays["errors"]
         if len(errors) != len(self.errors):
@@ -120,7 +120,7 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Return the traffic, with all figures zero, of a step that this model has not performed."""
+        """Return traffic with all figures zero, for a step that this model has not performed."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
@@ -186,7 +186,7 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
-        """Compute a fused update of the elements at ``places``. Only the array ``residuals`` is modified."""
+        """Compute a fused update of the elements at ``places``. Of all arrays, only ``residuals`` is modified."""
         formats, root = self._ring.formats, self._ring.partition.root
         vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
         shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
@@ -250,7 +250,7 @@ def _put(array: Bits, places: Places, values: Bits) -> Bits:
 
 
 def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
-    """Combine the traffic of successive collectives, keeping the whole vector's densities."""
+    """Add up the traffic of successive collectives; all other figures are those of ``whole``."""
     words = {name: sum((getattr(part, name) for part in parts if getattr(part, name).size),
                        start=np.zeros_like(getattr(whole, name))) for name in ("scatter_words", "gather_words")}
     return dataclasses.replace(whole, **words, **{

@@ -42,7 +42,7 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step and hand over the state, in vectors of ``length`` elements."""
+        """Enter the stage of the next step, and hand over the state: vectors of ``length`` elements."""
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:

@@ -35,8 +35,8 @@ ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 class Trainer(Generic[ExecutorT]):
     """A run of ``total`` steps; by default, the executor decides when it ends.
 
-    A block ends after every ``every`` steps, so that a checkpoint can be written. ``on_step`` is called after each
-    step and after each measurement of the model.
+    The run is divided into blocks of ``every`` steps, so that a checkpoint can be written after each block.
+    ``on_step`` is called after each step and after each measurement of the model.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
@@ -77,7 +77,7 @@ class Trainer(Generic[ExecutorT]):
             self._on_step()
 
     def _take(self) -> list[Batch]:
-        """Take the batches of the next block, which ends at a measurement or a possible checkpoint."""
+        """Take the batches of the next block. It ends no later than a measurement or a possible checkpoint."""
         batches: list[Batch] = []
         for _ in range(min(self.executor.most, self.left)):
             if batches and self.executor.equal and self._batches.size != len(batches[-1].examples):
@@ -107,7 +107,7 @@ class Trainer(Generic[ExecutorT]):
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, instead of :meth:`begin`. If ``restored``, the nodes already have their state."""
+        """Resume from a state, instead of calling :meth:`begin`. If ``restored``, the nodes already have it."""
         self._batches.restore(state["batches"])
         self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)

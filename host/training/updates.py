@@ -250,7 +250,8 @@ class UpdateExecutor(Executor[Step]):
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Return the losses of the shares, from computing nodes and compared with ``losses``, or else ``losses``."""
+        """Return the losses of the shares. Losses from computing nodes are checked against ``losses``, which is
+        returned if nodes do not compute."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -322,7 +323,7 @@ class UpdateExecutor(Executor[Step]):
         self._workload.parameters[...] = self._form.parameters(weights)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore the state that a step changes: of the host and, with ``nodes``, of the nodes."""
+        """Restore the host's state from before a step and, with ``nodes``, the nodes' state as well."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -374,13 +375,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # an uninterrupted run does not have these repetitions
+        self.training.repeats = repeats  # without those of the warm-up, which exists only in a resumed run
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Execute the commands of a step on the nodes and discard the results. Cycles depend slightly on which reader
-        a memory serves next, and this differs on new nodes until they have run a step."""
+        """Execute the commands of a step on the nodes and discard the results. Cycle counts depend slightly on which
+        reader each memory serves next, which is different on new nodes until they have run a step."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * self._gradients

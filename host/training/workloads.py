@@ -209,7 +209,7 @@ class CharacterModel(Workload):
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # Index at which the cumulative probability reaches the drawn fraction; 0 is an unknown character.
+            # Choose the index at which the cumulative probability reaches a random number; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}

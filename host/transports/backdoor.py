@@ -29,8 +29,8 @@ class PortTime:
     """Time that the host ports of a ring's nodes would have taken for the transfers that bypassed them.
 
     The time is exact if the host waits for a node's answers before it sends the node a request that does not access
-    memory. ``cycle`` returns the cycle of the simulation. A run of the simulation that waits for a packet ends at a
-    multiple of ``grid`` cycles.
+    memory. ``cycle`` returns the cycle of the simulation. While the host waits for a packet, the simulation runs in
+    steps of ``grid`` cycles, and stops after the step in which the packet is complete.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
@@ -44,7 +44,7 @@ class PortTime:
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Advance the time to the end of a run that waits for a packet, whose last word arrives in ``cycle``."""
+        """Advance the time to the end of a wait for a packet whose last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 

@@ -172,7 +172,7 @@ class _Link:
         self.faults: dict[str, int] = {}
 
     def carry(self, context: Any, cycle: int, values: list[int]) -> None:
-        """Take the values that one end drives in a cycle, and drive the other end for the next cycle."""
+        """Sample the values that one end drives in a cycle, and drive the other end for the next cycle."""
         number = self._random.wire(self._index, cycle, replay=self._replay)
         if number is not None:
             self._flip(self._names[number], values)

@@ -155,7 +155,7 @@ class SerialBoard:
         if not any(channel.waiting for channel in self._channels):
             self._patience.begin()
         channel.queue(packet)
-        with contextlib.suppress(LinkLostError):  # `receive` raises the error
+        with contextlib.suppress(LinkLostError):  # the next `receive` raises the error
             self._guard(self._transmit)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
@@ -206,7 +206,7 @@ class SerialBoard:
             action()
         except LinkLostError as error:
             reason = str(error)
-        except (OSError, TypeError) as error:  # pyserial raises these errors, also if a port is closed
+        except (OSError, TypeError) as error:  # raised by pyserial, also for a closed port
             reason = f"{self.device}: the connection is lost ({error})"
         else:
             return
@@ -247,7 +247,7 @@ class SerialBoard:
         self._lost = None
         self.counters.reconnects += 1
 
-    # Opening of the link.
+    # Methods that open the link.
 
     def _begin(self) -> None:
         """Open the link, which resets the board's end of each node's channel."""
@@ -298,7 +298,7 @@ class SerialBoard:
         return [self._answered[frame.node] for frame in frames]
 
     def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
-        """Send frames repeatedly until all are answered. Other frames are served in the meantime."""
+        """Send frames repeatedly until all are answered. Meanwhile, other frames from the board are handled."""
         begun = sent = self._clock()
         self._write(frames())
         while not done():
@@ -357,7 +357,7 @@ class SerialBoard:
             raise LinkLostError(f"{self.device}: the board gave no answer within {self._silence:g} s")
 
     def _transmit(self) -> None:
-        """Send the pieces for which the board has room, and any acknowledgements that are due."""
+        """Send the pieces that fit into the board's buffers, and any acknowledgements that are due."""
         frames: list[Frame] = []
         self.counters.requests += sum(channel.again for channel in self._channels)
         # Send the nodes' frames in round-robin order, so that no node runs out of work.

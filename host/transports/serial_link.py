@@ -75,7 +75,7 @@ class Patience:
         self._heard = self._asked = self._looked = self._clock()
 
     def look(self) -> None:
-        """Record that the host checks the port."""
+        """Record the time at which the host polls the port; long gaps between polls do not count as silence."""
         now = self._clock()
         away = now - self._looked
         self._looked = now
@@ -84,7 +84,7 @@ class Patience:
             self._asked += away
 
     def begin(self) -> None:
-        """Start to wait for the board."""
+        """Start the timer for the board's next answer."""
         self._heard = self._asked = self._looked = self._clock()
 
     def hear(self) -> None:
@@ -165,7 +165,7 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
         self.resyncs = 0  # frames that ended prematurely
-        self._begun: bytes | None = None  # bytes of an incomplete frame, since its flag
+        self._begun: bytes | None = None  # bytes of an incomplete frame, after its flag
 
     def feed(self, data: bytes) -> list[Frame]:
         """Process bytes and return the frames completed by them."""
@@ -320,7 +320,7 @@ class Channel:
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 
     def frame(self, piece: Piece | None) -> Frame:
-        """Create a piece's frame, or an acknowledgement if there is no piece."""
+        """Create the frame for a piece, or an acknowledgement if ``piece`` is None."""
         again = self.again
         self.answer = self.again = False
         return Frame(node=self.number, again=again, last=piece is not None and piece.last,

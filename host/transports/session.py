@@ -72,7 +72,7 @@ class TransportName(enum.Enum):
     MESSAGES = "messages"  # Verilated nodes. Only node 0 has a host, which reaches the other nodes by messages
     PYSIM = "pysim"
     BOARD = "board"  # nodes on a simulated board at a pseudo-terminal
-    SERIAL = "serial"  # a board at a serial port
+    SERIAL = "serial"  # nodes on a board at a serial port
     GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles; see docs/simulation.md
 
 
@@ -376,7 +376,8 @@ def open_session(
     of the sections: ``open_session(node, nodes=2, threads=4)``. ``simulation`` applies to Verilated nodes; transport
     messages supports only its threads and waveform.
 
-    Raises ``TypeError`` if an argument has the wrong type, and ``ValueError`` if the ring is impossible.
+    Raises ``TypeError`` if an argument has the wrong type, and ``ValueError`` if the
+    options do not fit together.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 

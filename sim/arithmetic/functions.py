@@ -37,7 +37,7 @@ def _compiled(*arrays: Array) -> bool:
 
 
 def _batch(x: Array) -> tuple[Array, list[int]]:
-    """Reshape to a matrix, or to a batch of matrices on one leading axis; also return element strides."""
+    """Reshape to a matrix, or to a batch of matrices with one leading axis; also return the strides in elements."""
     if x.ndim != 3:
         x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
@@ -120,7 +120,7 @@ def exp(x: Array) -> Array:
 
 
 def log(x: Array) -> Array:
-    """Logarithms of finite numbers from 1 upwards."""
+    """Natural logarithms of finite numbers of at least 1."""
     if not _compiled(x):
         return summation.log(x)
     wrong = (x < 1) | (x == np.inf)

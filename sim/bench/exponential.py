@@ -39,7 +39,7 @@ def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
     bits = np.arange(first, end, (end - first) // most).astype(np.uint32)
     worst, rounded, wrong, differing = 0.0, 0, 0, 0
     for start in range(0, len(bits), _PART):
-        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # overlaps the previous chunk by one
+        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # with one argument of the previous part
         results, exact = golden(x), reference(x.astype(np.float64))
         steps = np.diff(results)
         wrong += int(np.count_nonzero(steps < 0 if rises else steps > 0))

@@ -1,4 +1,4 @@
-"""Time of the compiled kernels of every codec, compared with numpy's copy of the same array.
+"""Time of the compiled kernels of every codec, compared with copying the same array in numpy.
 
 ``python -m sim.bench.formats`` prints nanoseconds per element of an array of gradients. A hop decodes a received sum,
 adds a gradient with its residual, encodes and decodes the new sum, and stores it and the new residual.
@@ -22,7 +22,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 def _codebook(name: str) -> Bits | None:
-    """Codebook that a codec needs, or None: ascending fractions, or numbers distributed like the gradients."""
+    """Codebook for a codec: ascending fractions, or numbers distributed like the gradients; None if it needs none."""
     if formats.kernels(name).source.codebook is None:
         return None
     size = formats.kernels(name).codec.codebook_words // 2
@@ -46,7 +46,7 @@ def fastest(action: Callable[[], object], length: int) -> float:
 
 
 def measure(name: str, *, length: int = LENGTH) -> dict[str, float]:
-    """Measure a codec: nanoseconds per element of encoding, decoding, a hop if it is for gradients, and a copy."""
+    """Measure a codec in nanoseconds per element: encoding, decoding, a hop (only gradient codecs), and a copy."""
     kernels = formats.kernels(name, _codebook(name))
     x = _gradients(length).view(np.uint32)
     words, result, residual = np.empty(kernels.codec.max_words(length), np.uint32), np.empty_like(x), np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""Time of the compiled optimizer for every rule, compared with numpy's copy of the weights.
+"""Time of the compiled optimizer for every rule, compared with copying the weights in numpy.
 
 ``python -m sim.bench.optimizers`` prints nanoseconds per element, on one core, of an update of ten million
 parameters, which do not fit in any cache. An in-place update reads the gradient, and reads and writes the weight and
@@ -34,8 +34,8 @@ def _settings(name: str) -> Settings:
 
 
 def measure(name: str, *, length: int = LENGTH) -> dict[str, float]:
-    """Measure a rule of :data:`RULES`: nanoseconds per element with state in binary32 and, if the rule has state,
-    in bfloat16, and of a copy."""
+    """Measure a rule of :data:`RULES` in nanoseconds per element: with state in binary32, with state in bfloat16 if
+    the rule has state, and a copy for comparison."""
     generator, settings = np.random.default_rng(1), _settings(name)
     gradient, weights = (generator.standard_normal(length).astype(np.float32).view(np.uint32) for _ in range(2))
     whole, packed = (np.zeros((settings.planes, size), np.uint32) for size in (length, -(-length // 2)))

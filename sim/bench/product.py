@@ -1,4 +1,4 @@
-"""Measure matrix products on the Verilated gateware against one term per unit and cycle.
+"""Measure matrix products on the Verilated gateware, compared with the ideal of one term per unit and cycle.
 
 The time from the job to the last result row includes all loads: rows of A and B arrive through one port, one row of
 ``columns`` words per cycle. Results must be bit-identical to numpy sums in ascending order of k. ``python -m

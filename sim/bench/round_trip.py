@@ -43,7 +43,7 @@ class _Loop(Elaboratable):
 
 
 def measure(name: str) -> tuple[int, int]:
-    """Latency in cycles to the first and to the last decoded beat, for beats of the elements 1, 2, 3 and 4."""
+    """Latency in cycles to the first and to the last decoded beat. All beats contain the numbers 1, 2, 3 and 4."""
     loop = _Loop(name)
     simulator = Simulator(loop)
     simulator.add_clock(1e-6)

@@ -1,8 +1,8 @@
 """Cycles that zero-value compression takes on Verilated gateware without stalls, compared with bounds.
 
-The time is measured from the first cycle to the cycle that accepts the last output word or beat, so the ratio
-includes the latencies. The bound of the encoder and the decoder is a sum over groups. If some groups are limited by
-words and others by elements, the buffers let them overlap, and the ratio falls below 1.
+The time is measured from the first cycle to the cycle that accepts the last output word or beat, so the ratio of
+time to bound includes the latencies. The bound of the encoder and the decoder is a sum over groups. If some groups
+are limited by words and others by elements, the buffers let them overlap, and the ratio falls below 1.
 ``python -m sim.bench.zero_value`` prints the figures.
 """
 

@@ -26,8 +26,8 @@ Bits = npt.NDArray[np.uint32]
 #: Names of a node's default codecs.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
-#: Number of available words that belong to a packet, number of units still missing, and whether the next word is
-#: invalid in this packet. A unit is a word, or a group if the words' contents determine a packet's length.
+#: Number of available words that belong to a packet, amount of data still missing, and whether the next word is
+#: invalid in this packet. Missing data is counted in words, or in groups if a packet's length depends on its words.
 Span = tuple[int, int, bool]
 
 
@@ -184,16 +184,16 @@ class FixedCodec(_Plain):
         return self.format.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the span of a packet of ``count`` elements within the available words; a unit is a word."""
+        """Return the :data:`Span` of a packet of ``count`` elements, with missing data counted in words."""
         return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
-        """Return the codec itself."""
+        """Return this codec, which has no codebook."""
         return self
 
 
 def whole_words(due: int, count: int) -> Span:
-    """Span of a packet that needs ``due`` words if ``count`` words are available; a unit is a word."""
+    """Return the :data:`Span` of a packet of ``due`` words when ``count`` words are available."""
     used = min(due, count)
     return used, due - used, False
 
@@ -222,7 +222,7 @@ class ZeroValueCodec(_Plain):
         return zero_value.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the span of a packet of ``count`` elements within the available words; a unit is a group."""
+        """Return the :data:`Span` of a packet of ``count`` elements, with missing data counted in groups."""
         available = np.asarray(words, np.uint32).tolist()
         groups, used = (count + 31) // 32, 0
         tail = count % 32
@@ -238,7 +238,7 @@ class ZeroValueCodec(_Plain):
         return used, groups, False
 
     def bind(self, centroids: npt.ArrayLike) -> "ZeroValueCodec":
-        """Return the codec itself."""
+        """Return this codec, which has no codebook."""
         return self
 
 

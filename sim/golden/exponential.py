@@ -64,7 +64,7 @@ def exp(x: npt.ArrayLike) -> Numbers:
 
 
 def log(x: npt.ArrayLike) -> Numbers:
-    """Natural logarithm of finite numbers from 1 upwards; a NaN gives the canonical NaN.
+    """Natural logarithm of finite numbers of at least 1; a NaN gives the canonical NaN.
 
     With x = (1 + m) 2^n and 1 + m between sqrt(1/2) and sqrt(2), the result is (((p(m) m) m + n l) + m) + n h, where
     h + l is ln 2.

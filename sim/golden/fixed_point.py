@@ -33,7 +33,7 @@ FRACTION_BITS = 16
 class FixedSettings:
     """Scalars of an update, as integers or bit patterns. :func:`update` also accepts arrays of scalars.
 
-    One is represented by ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
+    The number 1 is represented by ``1 << FRACTION_BITS``, as in ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
     """
 
     rule: Rule

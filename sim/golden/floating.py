@@ -70,7 +70,7 @@ class _Format:
         return bits >> self.sign_shift
 
     def absolute(self, bits: int) -> int:
-        """Encoding without its sign bit: at most ``infinity`` for a number, greater than ``infinity`` for a NaN."""
+        """Clear the sign bit of an encoding. The result is greater than ``infinity`` only for a NaN."""
         return bits & ((1 << self.sign_shift) - 1)
 
     def add(self, a: int, b: int) -> int:
@@ -126,7 +126,7 @@ class _Format:
         return self.round(0, root << 1 | (root * root < square), places + 1)
 
     def round(self, sign: int, magnitude: int, scale: int) -> int:
-        """Nearest encoding, ties to even, of ``magnitude`` times 2 ** -``scale`` smallest subnormal numbers."""
+        """Round ``magnitude`` * 2 ** -``scale``, in units of the smallest subnormal number, to nearest even."""
         # Drop bits below the smallest subnormal number and below the lowest bit of the significand.
         drop = max(scale, magnitude.bit_length() - (self.fraction_bits + 1))
         significand, remainder = divmod(magnitude, 1 << drop)

@@ -56,8 +56,8 @@ def blockwise(segments: int, steps: int) -> list[Packet]:
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,
           phases: Sequence[str] = (SCATTER, GATHER)) -> dict[Event, list[Event]]:
-    """Map each event of a collective to the events that it waits for. Each ingress has room for ``credits`` packets,
-    and up to ``room`` sums can wait for the gather. Packets wait nowhere else."""
+    """Map each event of a collective to the events that it waits for. Each ingress holds up to ``credits`` packets,
+    and up to ``room`` sums can wait for the all-gather. Packets wait nowhere else."""
     steps = nodes - 1
     packets = order(segments, *(steps if phase in phases else 0 for phase in (SCATTER, GATHER)))
     number = {packet: index for index, packet in enumerate(packets)}
@@ -72,7 +72,7 @@ def waits(nodes: int, segments: int, *, credits: int, room: int,
                 receiving.append(("receive", rank, index - 1))
             if index >= credits:
                 sending.append(("receive", following, index - credits))
-            if step:  # forwarded on arrival, once earlier packets have left the ingress
+            if step:  # a packet is forwarded when it arrives and earlier packets have left the ingress
                 source = number[phase, segment, step - 1]
                 sending.append(("send", previous, source))
                 sending += [("receive", rank, source - 1)] if source else []

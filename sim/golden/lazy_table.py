@@ -30,7 +30,7 @@ class OnDemand(Generic[Entry]):
 
     @property
     def present(self) -> bool:
-        """Whether the entry's feature is included in this copy."""
+        """Whether this copy of the project includes the entry's feature."""
         owner = re.search(r"\.features\.(\w+)\.", self.target)
         return owner is None or owner[1] in FEATURES
 
@@ -67,7 +67,7 @@ class LazyTable(MutableMapping[str, Entry]):
         del self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries  # without importing the entry
+        return name in self._entries  # does not import the entry
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -123,7 +123,7 @@ def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
 
 
 def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.NDArray[np.generic]:
-    """Apply a mask to bit patterns: kept values, with the alternative in place of masked ones."""
+    """Apply a mask to bit patterns: masked elements are replaced by the alternative."""
     array = np.asarray(values)
     return np.where(np.asarray(mask, np.bool_), array, array.dtype.type(alternative))
 
@@ -271,7 +271,8 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
 
 
 def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Convert elements of shape (count, rows, columns) to beats; rows start a beat, padded with ``fill``."""
+    """Convert elements of shape (count, rows, columns) to beats. Each row starts a new beat; its last beat is
+    padded with ``fill``."""
     array = np.asarray(values)
     columns = array.shape[-1]
     padded = np.full((*array.shape[:-1], -(-columns // lanes) * lanes), fill, array.dtype)

@@ -90,7 +90,7 @@ def rounded(x: Array, operands: str) -> Array:
 
 
 def exact(a: Array, b: Array) -> bool:
-    """Whether products of rounded numbers never fall below 2^-126, so that binary32 gives equal products."""
+    """Whether no product of two nonzero elements is below 2^-126, so that binary32 gives the same products."""
     least = [np.abs(x[x != 0]).min(initial=np.float32(np.inf)) for x in (a, b)]
     return bool(float(least[0]) * float(least[1]) >= 2.0**-126)
 

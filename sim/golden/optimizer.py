@@ -198,7 +198,7 @@ class Floats:
 
     @property
     def weight(self) -> int:
-        return self.limiter  # the product of weight and factor must be ready together with the limited gradient
+        return self.limiter  # chosen so that weight * factor is ready together with the limited gradient
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -233,7 +233,7 @@ class Floats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFloats(Floats):
-    """Binary32 arithmetic with shared units, which operate in the cycles given by a timetable.
+    """Binary32 arithmetic with shared units. A timetable determines when each unit is used, and thus all latencies.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class Trace:
 
 
 class _Pattern:
-    """Cycles when one side of a stream is willing to transfer; none after the end of the pattern."""
+    """Cycles in which one side of a stream is willing to transfer; after the end of the pattern, it never is."""
 
     def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
         self._next: list[int] | None = None
@@ -66,7 +66,7 @@ class _Pattern:
             self._next = np.minimum.accumulate(positions[::-1])[::-1].tolist()
 
     def first(self, cycle: int) -> int:
-        """First cycle from ``cycle`` on in which the side is willing to transfer."""
+        """First cycle at or after ``cycle`` in which the side is willing to transfer."""
         if self._next is None or cycle >= NEVER:
             return cycle
         return self._next[cycle] if cycle < len(self._next) else NEVER
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Operand buffer with banks; computes when each fill is complete from the cycles when banks are discarded."""
+    """Operand buffer with several banks. A fill waits for a free bank; its last accepted beat completes it."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -104,7 +104,7 @@ class _Buffer:
         self.discards: list[int] = []
 
     def fill(self) -> None:
-        """Accept the next fill, unless it is still unknown when its bank will be free."""
+        """Accept the next fill in a free bank; its cycle is :data:`NEVER` if no discard has freed the bank so far."""
         number = len(self.completes)
         free = 0
         if number >= self.banks:
@@ -116,7 +116,7 @@ class _Buffer:
         self.completes.append(accept)
 
     def claim(self) -> tuple[int, Bits]:
-        """Return the first cycle when the next bank can be claimed, and its elements, padded with zeros."""
+        """Return the first cycle when a burst can use the next bank, and the bank's elements, padded with zeros."""
         number = len(self.discards)
         if number == len(self.fills):
             return NEVER, np.zeros(self._depth, np.uint32)
@@ -171,7 +171,7 @@ def _later(cycle: int, by: int) -> int:
 
 
 def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArray[np.int64]:
-    """Number of spans in progress in each cycle; each lasts from ``first`` to ``last``, inclusive."""
+    """Number of spans in progress in each cycle. A span lasts from its ``first`` to its ``last`` cycle, inclusive."""
     change = np.zeros(cycles + 1, np.int64)
     np.add.at(change, np.minimum(np.asarray(first, dtype=np.int64), cycles), 1)
     np.add.at(change, np.minimum(np.asarray(last, dtype=np.int64) + 1, cycles), -1)
@@ -221,10 +221,10 @@ class Model:
     def banks(self, delay: int) -> int:
         """Number of banks that a stream needs to keep up if it is read ``delay`` cycles after a burst begins.
 
-        With an interval of 1, a burst is no longer than its fill: one bank is needed for each burst spanned by the
-        delay, plus two. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst and is
-        filled from the next cycle on. It must be full two cycles before its next burst, ``banks`` bursts later,
-        begins.
+        With an interval of 1, a burst takes no longer than filling a bank, so the stream needs two banks plus one
+        for each burst that begins within the delay. With a longer interval, a bank is discarded ``delay`` cycles
+        after the last beat of its burst, and the next fill starts one cycle later. The bank must be full two cycles
+        before its next burst begins, which is ``banks`` bursts later.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
@@ -278,7 +278,7 @@ class Model:
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
 
-        taken: list[int] = []  # cycle when each burst's last beat enters and its command is taken
+        taken: list[int] = []  # for each burst, the cycle when its last beat enters and its command is taken
         begins, ends, bursts_at, nonfinite_at = [], [], [], []
         for number, burst in enumerate(bursts):
             commands.transfer(_later(taken[number - 2], 1) if number >= 2 else 0)
@@ -311,7 +311,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 ready = max(earliest, *(queues[name].room for name in results))
-                # With an interval above 1, the decision whether a beat enters is made one cycle earlier.
+                # With an interval above 1, the gateware decides one cycle earlier whether a beat enters.
                 entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:

@@ -66,7 +66,7 @@ class Header:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict of a receiver on one packet.
+    """Result of a receiver's checks of one packet.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _span(header: Header, payload: Sequence[int], extra: int) -> Span:
 
 
 def verdict(words: Sequence[int], expected: Header | None, *, epoch: int, extra: int = 0) -> Verdict:
-    """Verdict of an active depacketizer on a packet that it does not discard.
+    """Return the result of an active depacketizer's checks of a packet that it does not discard.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int, extra:
         mismatch = _mismatch(body, expected)
         if mismatch is None:
             used, missing, overran = _span(header, body[3:], extra)
-            kept = 1 if used and not missing else 0  # the last word is held until the verdict
+            kept = 1 if used and not missing else 0  # the last word is held back until the packet has been checked
             offered = tuple(body[3 : 3 + used - kept])
             if missing or overran or 3 + used != len(body):
                 mismatch = (Refusal.WRONG_LENGTH, missing, 0xFFFF)

@@ -1,4 +1,4 @@
-"""Golden model of codes packed as bit planes of bytes, and as words."""
+"""Golden model of codes that are packed into bytes as bit planes, and of codes packed into words."""
 
 from collections.abc import Sequence
 

@@ -201,8 +201,8 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """Payload words, cycles, elements, nonzeros, and payload words of exponents of segment steps, each with shape
-    (hops, nodes, packets)."""
+    """Costs of segment steps, as arrays of shape (hops, nodes, packets): payload words, cycles, elements, nonzero
+    elements, and the payload words that contain exponents."""
     payload: npt.NDArray[np.int64]
     cost: npt.NDArray[np.int64]
     elements: npt.NDArray[np.int64]
@@ -349,7 +349,7 @@ class _Schedule:
         self.sizes = np.clip(counts[:, np.newaxis] - starts, 0, segment)
 
     def parts(self) -> Iterator[Part]:
-        """All segments of all blocks, in parts of up to PART elements, but at least one segment."""
+        """Split all blocks into parts of whole segments: up to PART elements each, but at least one segment."""
         step = max(PART // self.segment, 1)
         for block, sizes in enumerate(self.sizes):
             group = (block - self.block_offset) % self.nodes
@@ -419,15 +419,15 @@ class _Schedule:
             ranks = (part.block + np.arange(self.nodes)) % self.nodes
             order = np.concatenate([rows[rank] for rank in ranks])
             nonzero, total[part.indices] = codec.sums(canonical(gradients[np.ix_(order, part.indices)]))
-            last = np.cumsum([counts[rank] for rank in ranks.tolist()]) - 1  # last addend of each rank
+            last = np.cumsum([counts[rank] for rank in ranks.tolist()]) - 1  # index of the last addend of each rank
             for hop, rank in enumerate(ranks.tolist()):
                 self.fill(steps, hop, rank, part, _counts(nonzero[last[hop]], part), 0, coded)
         return total, steps
 
     def agreed(self, scatter: _Steps, gather: _Steps, codec: AgreedCodec, *,
                data: bool = True) -> tuple[_Steps, _Steps]:
-        """Segment steps of packets that also contain the exponents of a later segment; without ``data``, packets of
-        the all-gather contain only exponents."""
+        """Add the exponents of later segments to the packets of both phases. Without ``data``, packets of the
+        all-gather contain only exponents."""
         return (self._with_exponents(scatter, codec, codec.scatter_ahead),
                 self._with_exponents(gather, codec, codec.gather_ahead, data=data))
 
@@ -448,8 +448,8 @@ class _Schedule:
         return np.asarray(words[index].reshape(self.sizes.shape))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
-        """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, encoded
-        with ``coded`` words per segment of each block, or raw if neither is given."""
+        """Segment steps of the N-1 hops that send every finished block around the ring. Blocks are compressed if
+        ``values`` is given, encoded if ``coded`` is (the words per segment of each block), and otherwise raw."""
         steps = self.empty(self.nodes - 1)
         for part in self.parts():
             nonzeros = None
@@ -469,7 +469,7 @@ class _Schedule:
         return result, words
 
     def traffic(self, scatter: _Steps, gather: _Steps, *, sums: bool = False) -> Traffic:
-        """Costs of a collective; with ``sums``, the gather carries sums, as in an all-reduce."""
+        """Costs of a collective. ``sums`` is true if the all-gather sends sums, as in an all-reduce, not weights."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
                        scatter_bound=_bound(scatter), bound=_bound(scatter, gather),

@@ -41,7 +41,7 @@ class _Link:
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # times when packets have left the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
-        """Send times of the first and last words of a packet that is available from ``begin`` to ``end``."""
+        """Times when a packet's first and last words are sent. They become available at ``begin`` and ``end``."""
         index = self.sent - credits
         self.sent += 1
         begin = max(begin, self.free, self.left[index] + back if index >= 0 else 0.0)
@@ -145,7 +145,10 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
 def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
-    """Return the rank that should own all groups (None if the gain is below ``min_gain``), and all cycles."""
+    """Return the rank that should own all groups, and the cycles of an update keyed by owner.
+
+    None stands for groups that are partitioned among all ranks. It is returned if no owner gains ``min_gain``.
+    """
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}

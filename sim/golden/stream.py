@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first cycle from it on in which the pattern is set, else the pattern's length."""
+    """For each cycle, the first cycle at or after it in which the pattern is set, or the pattern's length."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -60,7 +60,7 @@ def first_from(pattern: npt.ArrayLike) -> list[int]:
 
 
 class Feed:
-    """Source that offers each beat as soon as ``willing`` permits after the previous one is accepted.
+    """Source that offers each beat in the first cycle allowed by ``willing`` after the previous beat was accepted.
 
     Members
     -------

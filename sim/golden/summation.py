@@ -73,7 +73,7 @@ def exp(x: Array) -> Array:
 
 
 def log(x: Array) -> Array:
-    """Logarithms of finite numbers from 1 upwards."""
+    """Natural logarithms of finite numbers of at least 1."""
     return exponential.log(x) if x.dtype == np.float32 else np.log(x)
 
 

@@ -20,7 +20,7 @@ _LIST = re.compile(
 
 _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
-#: Pattern of a function that may stop the simulation, which it accesses through the thread's context.
+#: Pattern of a function that may stop the simulation, which requires the context of the calling thread.
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
@@ -46,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Template of a function that wraps the statements between two calls, so that they can be run for each node.
+#: Template of a function that contains the statements between two calls, so that they can be run for each node.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -80,7 +80,7 @@ def batch(folder: Path, model: str) -> bool:
         if not is_call:
             names = [f"{root}___batch_{number}"]
             statements += _STATEMENTS.format(name=names[0], root=root, statements=text)
-            stopping.add(names[0])  # may stop the simulation
+            stopping.add(names[0])  # these statements may stop the simulation
         calls += "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n" for name in names)
     path.write_text(match.string[:match.start()] + statements + _BATCH.format(root=root, calls=calls)
                     + match.string[match.end():])

@@ -143,7 +143,7 @@ class _Cable:
 
 
 class SimulatedBoard:
-    """Board that a separate thread steps, with its pseudo-terminal.
+    """Simulated board with a pseudo-terminal; a separate thread advances the simulation.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class SimulatedBoard:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
     def plug(self) -> None:
-        """Plug the serial cable in; the board has kept its state."""
+        """Plug the serial cable in. The board keeps its state while the cable is unplugged."""
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)
@@ -286,7 +286,7 @@ class SimulatedBoard:
                 ready, _, _ = select.select(reading, [], [], 0 if busy else _REST)
             except (OSError, ValueError):  # unplugged in the meantime
                 ready = []
-            if not busy:  # limited, since a delayed thread does not imply an idle board
+            if not busy:  # the limit keeps a delay of this thread from counting as idle time of the board
                 self._rested += min(time.monotonic() - begun, _REST)
             if self._wake in ready:
                 os.read(self._wake, 4096)
@@ -319,7 +319,7 @@ class SimulatedBoard:
         if pending:
             try:
                 return pending[os.write(master, pending):]
-            except OSError:  # no room to write
+            except OSError:  # the terminal's buffer is full
                 pass
         return pending
 

@@ -151,7 +151,7 @@ def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
-#: Errors that only a write can raise; the second tuple lists the errors caused by a lack of space.
+#: Error numbers that only a write can cause, and those among them that are due to a lack of disk space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -11,7 +11,8 @@ __all__ = ["built"]
 
 #: Fraction of the limit that remains after pruning, so that not every build prunes.
 _LEFT = 0.9
-#: Check the size after a process adds this fraction of the limit, or on its first build this long (s) after a check.
+#: When a process checks the cache size: after it has added this fraction of the limit, or on its first build if the
+#: last check was this many seconds ago.
 _UNSEEN, _INTERVAL = 0.01, 600
 _TIDIED = "tidied"
 

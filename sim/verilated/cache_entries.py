@@ -43,8 +43,8 @@ def remove(directory: Path) -> bool:
 
 
 def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove leftovers of killed builds: new folders, locks and notes. A build in progress holds the lock for its
-    name.
+    """Remove temporary folders and lock files that killed builds have left. Builds in progress are not affected,
+    since each holds the lock for its name.
 
     Parameters
     ----------

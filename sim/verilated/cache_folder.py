@@ -204,7 +204,7 @@ def checked() -> Path | None:
 
 
 def _other(name: str) -> bool:
-    """Whether a name in the cache folder is anything other than the name of an unfinished tag."""
+    """Whether a name in the cache folder is not the name of a temporary file for the tag."""
     return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
 
 

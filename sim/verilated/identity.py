@@ -32,7 +32,7 @@ __all__ = ["identity_of"]
 #: Packages with modules that may define components: all packages next to the package of this module.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Plain types, not including subclasses: an instance of a subclass has content that is not in its attributes.
+#: Built-in types whose content is not in attributes; their subclasses therefore cannot be described by attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
 #: Maximum nesting depth at which module constants are described.
 _DEPTH = 4

@@ -19,8 +19,8 @@ NEVER = (1 << 64) - 1
 #: End of a link: node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` in a tapped word: LAST at the end of a message or for a link's own word, CONTROL for a control
-#: word.
+#: Bits of ``place`` in a recorded word: LAST for the last word of a message or a word of the link itself, CONTROL for
+#: a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
@@ -119,7 +119,7 @@ class InjectedFaults:
 
 
 class _LinkStatus(Struct):
-    _fields_ = [(field.name, ctypes.c_uint32 if place < 4 else ctypes.c_uint64)  # settings are the first fields
+    _fields_ = [(field.name, ctypes.c_uint32 if place < 4 else ctypes.c_uint64)  # the first four fields are settings
                 for place, field in enumerate(dataclasses.fields(LinkStatus))]
 
 
@@ -190,9 +190,10 @@ class RingLink:
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Cut the link from cycle ``start`` (default: now) to ``stop`` - 1: entering words are lost; a line is low.
+        """Cut the link from cycle ``start`` (default: now) until just before cycle ``stop``.
 
-        Words that entered earlier still arrive. A link can have only one cut at a time.
+        Words that enter during the cut are lost, and a line stays low. Words that entered earlier still arrive. A
+        link can have only one cut at a time.
         """
         start = self._library.ring_cycle(self._ring) if start is None else start
         if not 0 <= start <= stop <= NEVER:
@@ -249,7 +250,7 @@ class RingLink:
         self._disturb(_Action.SWAP, word, packet)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Set random faults from now on, replacing earlier ones; they are kept when the ring is reset."""
+        """Set the random faults from now on, in place of earlier ones; resetting the ring does not change them."""
         faults = RandomFaults(rate=0) if faults is None else faults
         self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
 

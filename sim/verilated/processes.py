@@ -270,7 +270,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def status(process: int) -> list[str]:
-    """Fields of a process from its state onwards, as in proc(5); empty if it has ended or without /proc."""
+    """Fields of a process from its state onwards, as in proc(5); empty if the process has ended or /proc is missing.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

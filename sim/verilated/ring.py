@@ -41,7 +41,7 @@ _MAGIC = b"gradring state\n"
 
 #: Approximate limit on the number of node cycles per library call. Signals are handled between calls.
 _SLICE = 1 << 14
-#: Grid in cycles: runs that wait for a packet end at a multiple of it (:meth:`VerilatedRing.set_grid`).
+#: Default grid in cycles: a run that waits for a packet stops at a multiple of it (:meth:`VerilatedRing.set_grid`).
 _GRID = 16
 
 
@@ -243,9 +243,10 @@ class VerilatedRing:
         self._library.ring_set_quantum(self._ring, cycles)
 
     def set_grid(self, cycles: int) -> None:
-        """Make runs that wait for a packet end at multiples of ``cycles`` cycles; 16 by default.
+        """Set the grid: a run that waits for a packet stops at a multiple of ``cycles`` cycles (16 by default).
 
-        The grid limits the quantum: with a larger grid, nodes can run further ahead, if latencies permit.
+        The grid limits the quantum: with a larger grid, nodes can run further ahead of each other, if latencies
+        permit.
         """
         if not 1 <= cycles < 1 << 32:
             raise ValueError(f"Grid must be between 1 and 4294967295 cycles, not {cycles!r}")

@@ -128,7 +128,7 @@ _PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Return a digest of functions and classes that run tools, which covers tool arguments and their order."""
+    """Return a digest of the code of functions and classes that run tools, including the tool arguments in order."""
     return digest(*(code(textwrap.dedent(_PREFIX.sub("", inspect.getsource(function)))) for function in functions))
 
 

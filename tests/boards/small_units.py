@@ -14,10 +14,12 @@ NODE = {"lanes": 1, "segment": 32, "memories.gradient": 64, "memories.weight": 6
 
 
 def small(name):
-    """Options for a small version of a unit: one lane if the unit has lanes, a small node if it accepts a NodeConfig,
-    and two lanes and one row for a compute unit. A unit with blocks of ``lanes`` rows keeps its number of rows. The
-    optimizer with all rules in binary32 is ``optimizer.all``; its parts and further entries of the same component use
-    different formats or rules."""
+    """Options for a small version of a unit.
+
+    A unit with lanes gets one lane, a unit that accepts a NodeConfig a small node, and a compute unit two lanes and
+    one row; a unit with blocks of ``lanes`` rows keeps its number of rows. ``optimizer.all`` is the optimizer with
+    all rules in binary32; its parts, and further entries of the same component, use different formats or rules.
+    """
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:

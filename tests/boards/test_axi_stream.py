@@ -139,7 +139,7 @@ async def begins_again_after_a_reset(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def serves_the_host(dut):
-    """The host reads and writes bursts in both memories; some have errors."""
+    """The host reads and writes bursts in both memories; malformed packets come in between."""
     bench = Bench(dut, inputs=("host_i",), outputs=("host_o",))
     await bench.start()
     dut.ring_i__valid.value = 0

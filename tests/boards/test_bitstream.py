@@ -35,7 +35,7 @@ def results(tmp_path, monkeypatch):
 
 
 class Canned:
-    """Stub for the tools, with canned reports: the speed of each seed, or the log after placement."""
+    """Stub for the tools with prepared reports: the speed reached by each seed, or the log after placement."""
 
     def __init__(self, reached, log=None, constraint=62.5):
         self.reached, self.log, self.constraint = reached, log, constraint

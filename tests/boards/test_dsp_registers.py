@@ -22,7 +22,8 @@ from sim.verilated.verilog import Design, convert
 from tests.hdl.floating import operands
 
 CLOCK, OTHER_CLOCK, RESET = 2, 3, 4
-#: First net number of each group: inputs and outputs of the registers before the product, then of those after it.
+#: First net number of each group of nets: inputs and outputs of the registers before the product, then inputs and
+#: outputs of the registers after it.
 GIVEN, HELD, MULTIPLIED, KEPT = 100, 200, 300, 400
 PLAIN = {"CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET"}
 

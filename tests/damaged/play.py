@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of one kind in a separate process; memory for damaging them counts, too."""
+    """Read damaged files of one kind in a separate process; memory used to damage them counts towards the limit."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

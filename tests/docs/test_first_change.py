@@ -27,7 +27,7 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 
 def blocks():
-    """The Python blocks of docs/first-change.md: counter, statement, registry entry, description, extension."""
+    """Python blocks of docs/first-change.md, in order: counter, statement, registry entry, description, extension."""
     sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in sources]
 

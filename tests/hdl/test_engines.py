@@ -71,10 +71,10 @@ def test_a_new_command_runs(ring, base, length):
     ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
-    """The checker rejects an invalid command, according to its description, before it reaches the engine."""
+    """As described for the command, the checker rejects invalid fields before the command reaches the engine."""
     zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
-    # Values of fields that FILL does not use are ignored.
+    # Values in fields that FILL does not use are ignored.
     with pytest.raises(RingError, match=status.name) as caught:
         run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
     assert caught.value.events[0].detail == detail
@@ -109,7 +109,7 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 
 def test_engines_of_a_configuration():
-    """Every operation belongs to exactly one engine, or to none if it is omitted."""
+    """Each operation belongs to exactly one engine, or to no engine if its engine is omitted."""
     full = NodeConfig(
         topology=Grid(), link=Replay(), programs=Programs(), compute=Compute(rows=1, far=64),
         stub=ComputeStub(quorum=True), features=(Quantization(),))

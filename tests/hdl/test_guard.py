@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Compare memories, the guard and guarded memories with a model, and prove them for all rows and windows."""
+"""Memories, the guard and guarded memories: comparison with a model, and proofs for all rows and windows."""
 
 import numpy as np
 import pytest
@@ -127,7 +127,7 @@ def test_memory(readers, writers, throttled):
 def test_guarded_memory(base, size):
     unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
                 name="GuardedMemory")
-    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # only a few row addresses, so that accesses collide
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # there are only a few row addresses, so that accesses collide
     _, zeros, meetings = check(unit, np.random.default_rng(10 * base + size), edges, 3000, readers=3, writers=3,
                                window=(base, size))
     assert (zeros > 100) == (size < GROUPS)
@@ -174,7 +174,7 @@ class Inside(wiring.Component):
         m.d.comb += outside.eq(Cat(*(granted & (port.row >= self.window.size * (32 // lanes))
                                      for granted, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        # The port that was served in the previous cycle, and the memory row that it accessed.
+        # The port that was served in the previous cycle, and the memory row that this port requested.
         served, asked = Signal(3), Signal(range(2 * rows))
         m.d.sync += [reported.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
                      passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]

@@ -87,13 +87,13 @@ def stepped(request):
 def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
-    if strided:  # jobs may start at any group; row numbers wrap at the memory's size
+    if strided:  # jobs may start at any group; row numbers wrap around at the end of memory
         row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
 
 def elements_of(job, lanes, pitch=1):
-    """Memory addresses of the elements of each job."""
+    """Return the memory addresses of the elements of each job."""
     return [(row * lanes + places(count, stride=pitch)) % (ROWS * lanes)
             for row, count in zip(job["row"], job["count"], strict=True)]
 
@@ -160,7 +160,7 @@ def test_readers(stepped, pattern):
     when = check_reader(trace, "gradient", canonical(content), gradient, lanes, pitch)
     other = check_reader(trace, "weight", content, weight, lanes)
     if pattern == "none":
-        # The ports alternate and use every cycle between them, both within jobs and between consecutive jobs.
+        # Accesses of the two ports alternate without idle cycles, both within jobs and between consecutive jobs.
         both = np.sort(np.concatenate([when, other]))
         shared = 2 * min(len(when), len(other))
         assert both[0] == RowReader.latency
@@ -210,7 +210,7 @@ def test_writer(stepped, pattern):
     job = jobs(generator, lanes, strided=strided)
     elements, keep, last = [], [], []
     for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
-        extra = int(generator.integers(0, 3))  # superfluous whole beats, as a decoder may send
+        extra = int(generator.integers(0, 3))  # extra whole beats, as a decoder may send
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
         content[index] = values[:count]

@@ -141,7 +141,7 @@ def test_masking_and_updates_by_turns(node):
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
-    """Two nodes respond to the same words with the same words in the same cycles in both simulators.
+    """In both simulators, two nodes send the same responses to the same words in the same cycles.
 
     Both nodes are in one model, which takes a long time to build, so they have only SGD, one lane and no masks.
     """

@@ -11,7 +11,7 @@ FULL = 1 << 16
 
 
 def enabled(rate: int, cycles: int, *, total: int = 0) -> npt.NDArray[np.int64]:
-    """Number of enabled cycles in the first n cycles, for n from 0 to ``cycles``."""
+    """Return the number of enabled cycles among the first n cycles, for each n from 0 to ``cycles``."""
     numbers = np.arange(cycles + 1, dtype=np.int64)
     return numbers if rate == 0 else (total + rate * numbers) // FULL
 
@@ -21,7 +21,7 @@ def test_parameters():
 
 
 def enables(rates, cycles, *, steps=None):
-    """Output ``enable`` of a throttle with each rate set for ``cycles`` cycles, sampled one cycle later."""
+    """Output ``enable`` of a throttle that uses each rate for ``cycles`` cycles; it is sampled one cycle later."""
     dut = Throttle(paced=steps is not None)
     levels = []
 
@@ -39,7 +39,8 @@ def enables(rates, cycles, *, steps=None):
 
 
 def test_known_answers():
-    """A rate of 21,845 enables 333 or 334 of any 1,000 cycles; a rate of 0 after reset enables every cycle."""
+    """A rate of 21,845 enables 333 or 334 of every 1,000 cycles. A rate of 0, as after a reset, enables every
+    cycle."""
     counts = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
     assert set(counts[1000:] - counts[:-1000]) == {333, 334}
     assert enables([0], 100).all()
@@ -56,7 +57,8 @@ def test_as_the_model():
 
 
 def test_paced():
-    """``enable`` is constant between steps; pacing enables steps in the same pattern as cycles without it."""
+    """``enable`` is constant between steps. A paced throttle enables steps in the same pattern as an unpaced one
+    enables cycles."""
     steps = np.random.default_rng(2).random(3000) < 0.25
     levels = enables([40000], 3000, steps=steps)
     assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()
@@ -64,7 +66,7 @@ def test_paced():
 
 
 def test_every_rate_in_every_window():
-    """Of any W cycles, W * rate / 65,536 are enabled, with an error of less than one, at any time and rate."""
+    """At any rate, W * rate / 65,536 of any W successive cycles are enabled, with an error of less than one cycle."""
     assert RATE_BITS == 16
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)

@@ -79,7 +79,7 @@ class Run:
 
 
 def sinks(source):
-    """For each run with the input stall pattern ``source``, yield a seed and an output stall pattern."""
+    """For each run with the input stall pattern ``source``, yield a seed and the output stall pattern."""
     for number, sink in enumerate(STALLS):
         seed = 1 + number + len(STALLS) * STALLS.index(source)
         print(f"seed {seed}")
@@ -175,7 +175,7 @@ class UnitBench:
             self.make(*case), name=name and name(*case)))
 
     def _streams(self, case):
-        """Names of all streams that a unit has."""
+        """Names of all streams of a unit."""
         unit = self.unit(*case)
         return [port.name.removesuffix("__valid") for port in (*unit.inputs, *unit.outputs)
                 if port.name.endswith("__valid")]
@@ -283,7 +283,8 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Stall patterns, keyed by stream: as given for the first input and output, then successive patterns."""
+    """Stall patterns, keyed by stream. The first input and output get the given patterns, and all other streams get
+    the patterns that follow."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()

@@ -52,7 +52,7 @@ TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, p
 
 
 class TinyNode(wiring.Component):
-    """Node without a collective engine, on which every command that can start succeeds immediately.
+    """Node without a collective engine, on which every command that can start succeeds at once.
 
     The event's detail is the command's length. Nothing is sent on the ring.
     """
@@ -190,7 +190,7 @@ def nodes_of(monkeypatch):
 
 @pytest.fixture
 def device(devices):
-    """Each of the two connected devices."""
+    """The first of the two connected devices."""
     return devices[0]
 
 
@@ -221,7 +221,7 @@ def text():
 
 @pytest.fixture(scope="session")
 def lines():
-    """Use only as much of the text, in pieces of 2 to 9 characters, as suits the small model."""
+    """Only as much of the text, in pieces of 2 to 9 characters, as suits the small model."""
     source = topics(context=SMALL.context)
     return Text(source.train[:200], source.test[:40])
 

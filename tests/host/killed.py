@@ -128,7 +128,7 @@ def main(folder, kills, seed):
             died, code = wait(pid, DEADLINE)
         elif killed % 5 == 4:  # while it starts
             died, code = wait(pid, generator.uniform(0, 0.5))
-        else:  # after its first step
+        else:  # after the process has completed its first step
             died, code = wait(pid, generator.uniform(0, 0.1), replaced(kept, 1))
         if died:
             killed += 1

@@ -131,9 +131,9 @@ def server():
         programs=section("Programs")(depth=256, banks=2, move_queue=True), features=(section("SettableVersion")(),))
 
 
-#: Nodes of all rings that tests simulate, each with the features that it needs; each takes one library. Independent
-#: options share a configuration, so that every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur.
-#: ``default`` is a node with default options, which most tests use.
+#: Nodes of all rings that tests simulate, with the features that the tests need. For each of these nodes, a library
+#: is built. Independent options share a configuration, so that every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2
+#: state planes occur. ``default`` is a node with default options, which most tests use.
 CONFIGS = Rings({
     "default": ((), NodeConfig),
     "engines": (("grid", "programs", "compute", "compute_stub", "quantization", "throttles", "tenants"), engines),
@@ -221,7 +221,7 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].link.replay:  # must be done before the first command
+        if configs[0].link.replay:  # this must be done before the first command
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 

@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines in which options are inserted; for each option, the first one that accepts it is used.
+#: Command lines in which options are inserted. Each option is inserted in the first command line that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -108,8 +108,8 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Return the exit code and error output of a command with an option, on the first line that accepts the
-    option."""
+    """Return the exit code and error output of a command with an option. The first command line that accepts the
+    option is used."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -137,7 +137,7 @@ def test_wrong_values(call, monkeypatch, command, option):
 
 @pytest.mark.parametrize(("command", "parameter"), PATHS, ids=name_of)
 def test_wrong_paths(call, tmp_path, command, parameter):
-    """Paths below a regular file can be neither read nor written."""
+    """Paths that would be inside a regular file can be neither read nor written."""
     path = tmp_path / "script.py" / "new" / "name.py"
     code, err = outcome(call, command, f"{parameter.opts[0]}={path}" if isinstance(parameter, core.TyperOption)
                         else str(path))
@@ -153,7 +153,7 @@ def similar(option):
     return CHOICES.get(option.opts[0], ())
 
 
-#: Values of options that are declared as text.
+#: Valid values of options that are declared as text.
 CHOICES = {
     "--weights": WEIGHT_CODECS, "--gradients": GRADIENT_CODECS, "--compute": ("host", "node"),
     "--board": ("ulx3s-85f", "colorlight-5a-75b"),
@@ -169,7 +169,7 @@ CHOICES = {
 @pytest.mark.parametrize(("command", "option"), [
     (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
 def test_similar_names(call, command, option):
-    """For a value with an additional letter, the error suggests the correct value."""
+    """If a value has one additional letter, the error message suggests the correct value."""
     wrong = {}
     for name in similar(option):
         if len(name) < 4:

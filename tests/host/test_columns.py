@@ -26,7 +26,7 @@ def test_shown(value, form, text):
 
 
 def test_modelled():
-    """Figures from a model are marked as modelled, and a figure without a model reads "not modelled"."""
+    """Columns with modelled figures are marked as modelled. If there is no model, the cell reads "not modelled"."""
     column = Column("host_cycles", ",", modelled=True)
     assert column.heading == "host cycles, modelled"
     assert [column.text({"host_cycles": value}) for value in (1000, None)] == ["1,000", "not modelled"]

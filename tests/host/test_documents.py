@@ -59,7 +59,7 @@ def test_pages_that_sources_name():
 
 
 def test_walks_are_short():
-    """The four walks through the code in docs/architecture.md name only few files, and only names that exist."""
+    """The four walks through the code in docs/architecture.md name only a few files, and only names that exist."""
     text = documents.architecture_page()
     walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
     files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]

@@ -65,7 +65,8 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # A large number of threads is allowed, as only one per node is started, and so are large binary32 numbers.
+        # The number of threads may be large, because only one thread per node is started. Binary32 numbers may be
+        # large too.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -155,7 +156,7 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # the most that any optimizer needs, unless requested
+        for planes in (0, 1, 2):  # the maximum that any optimizer needs, unless given
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})

@@ -27,7 +27,7 @@ def signalled(monkeypatch):
 
 
 def check_same(whole, broken):
-    """Check that two runs have equal results apart from wall times."""
+    """Check that two runs have the same results, apart from wall-clock times."""
     assert results(whole) == results(broken)
     for file in whole.glob("timeline*"):
         assert file.read_bytes() == (broken / file.name).read_bytes()
@@ -56,8 +56,7 @@ class TestInterrupted:
         assert report(whole)["interrupted"] is False
 
     def test_cycles_after_a_resume(self, run, tmp_path, signalled):
-        """Only the first step after a resume may take other cycles than in an uninterrupted run, and only
-        slightly."""
+        """After a resume, only the first step may differ in cycles from an uninterrupted run, and only slightly."""
         arguments = ("train", "--nodes", 3, "--steps", 3, "--batch", 96, "--threads", 1)
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         assert run(*arguments, "--output", whole)[0] == 0

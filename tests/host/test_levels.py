@@ -28,7 +28,7 @@ def test_levels():
     ((64, 10), True), ((64, 64, 10), True), ((64, 17, 10), False), ((63, 17, 10), True), ((63, 1, 15, 3), False),
     ((63, 1, 16, 3), True)])
 def test_layers_in_groups(widths, whole):
-    """Layers can be summed separately if each begins a group without padding."""
+    """Layers can be summed separately if each layer begins a group even without padding."""
     assert in_groups(widths) is whole
     assert whole is ([layer.base for layer in layers_of(widths)] == [
         sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths[:count]))
@@ -37,8 +37,8 @@ def test_layers_in_groups(widths, whole):
 
 @pytest.mark.parametrize("hidden", [64, 17])
 def test_cuts_between_layers(hidden):
-    """Separate sums of layers have the bits of one sum of the whole vector if layers begin a group, and only then.
-    The test uses the digits' perceptron with raw gradients on four nodes."""
+    """If each layer begins a group, separate sums of layers have the same bits as one sum of the whole vector;
+    otherwise, they do not. The test uses the digits' perceptron with raw gradients on four nodes."""
     widths = (64, hidden, 10)
     lengths = [(inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths)]
     gradients = np.random.default_rng(5).standard_normal((4, sum(lengths)), np.float32).view(np.uint32)
@@ -56,7 +56,7 @@ def test_cuts_between_layers(hidden):
 @pytest.mark.parametrize(("hidden", "levels"), [
     ("none", ["run to run", "any processor", "any cut"]), ("17", ["run to run", "any processor"])])
 def test_levels_of_runs(succeed, tmp_path, hidden, levels):
-    """The report names the level "any cut" only if layers can be summed separately."""
+    """The report includes the reproducibility level "any cut" only if layers can be summed separately."""
     succeed("train", "--transport", "golden", "--nodes", 3, "--steps", 1, "--hidden", hidden, "--output", tmp_path,
             "--overlap", "layers")
     assert json.loads((tmp_path / "report.json").read_text())["levels"] == levels

@@ -1,4 +1,4 @@
-"""Options that are declared as fields of sections: Typer, checks, and the help of all commands."""
+"""Options declared as fields of sections: their Typer parameters, their checks, and the help of all commands."""
 
 import dataclasses
 import enum

@@ -125,7 +125,8 @@ class TestReplacing:
 
 class TestTwoAtOnce:
     def test_no_file_is_torn(self, tmp_path):
-        """If two runs write the same file, it is complete afterwards, and from the run that ends last."""
+        """If two runs write the same file, it is complete afterwards, with the contents from the run that ends
+        last."""
         path = tmp_path / "report.json"
         begun, go_on = threading.Event(), threading.Event()
 
@@ -149,7 +150,7 @@ class TestTwoAtOnce:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_what_a_kill_has_left_is_removed(self, tmp_path):
-        """Partial files are removed only if they are old and no process holds them."""
+        """Partial files are removed only if they are old and no process has them locked."""
         held, young, stale = (tmp_path / f".report.json.{name}.part" for name in ("held", "young", "stale"))
         for path in (held, young, stale):
             path.write_bytes(b"half")
@@ -187,7 +188,7 @@ class TestClaim:
         output.claim(tmp_path, files=self.FILES)
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
-        output.claim(tmp_path, files=self.FILES)  # previous/ stays, as nothing is moved
+        output.claim(tmp_path, files=self.FILES)  # previous/ stays, because nothing is moved to it
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
 
@@ -278,7 +279,8 @@ def test_all_json_is_legal():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dump", "json.dumps"):
                 writers.add(path.relative_to(ROOT / "host").as_posix())
-    # for digests of configurations and networks, error texts, messages between processes, and command options
+    # JSON is also used for digests of configurations and networks, error texts, messages between processes, and
+    # command options.
     assert writers == {"output.py", "checkpoints/archive.py", "make/commands.py", "features/compute/memory/plan.py",
                      "features/streaming/edits.py", "features/streaming/plan.py",
                      "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",

@@ -25,7 +25,7 @@ _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
-    """Commands that write to an output folder, with the files that their help names."""
+    """Yield the commands that write to an output folder, each with the files that its help names."""
     program = typer.main.get_command(cli.app).commands
     labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
     for name, command in (*program.items(), *labs.items()):
@@ -118,7 +118,7 @@ def test_killed_run(run, folder):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": root})
-    child = int(process.stdout.readline())  # child has closed inherited files
+    child = int(process.stdout.readline())  # printed after the child has closed inherited files
     try:
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
         code, _, err = run("lab", "predict", *options)

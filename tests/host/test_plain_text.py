@@ -28,7 +28,7 @@ HOSTILE = {
 
 
 def recording(**options):
-    """Console like the console of commands, which keeps the printed text."""
+    """Console that is set up like the console of commands but keeps the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
@@ -79,13 +79,13 @@ def test_progress(terminal):
             assert f"{part} {seen}" in console.file.getvalue()
 
 
-# Tests of the texts of all commands.
+# Tests of all texts that commands print.
 
 class Placeholder(str):
     """Stand-in for any value in a command. It can be called, has every attribute, and prints as a given name."""
 
     __slots__ = ()
-    #: Number of items when a placeholder is iterated over.
+    #: Number of items that iterating over a placeholder yields.
     count = 1
 
     def __getattr__(self, name):
@@ -110,7 +110,7 @@ class Placeholder(str):
 
 
 class Namespace(dict):
-    """Namespace with a placeholder for every name, even for functions that return text or numbers."""
+    """Namespace in which every name is a placeholder, even names of functions that return text or numbers."""
 
     def __init__(self, name):
         value = Placeholder(name)
@@ -135,7 +135,7 @@ def calls(tree):
 
 
 def called(node):
-    """Name of the function or method that a call calls."""
+    """Return the name of the function or method that a call expression calls."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -153,7 +153,8 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """Evaluate an expression that is printed, with placeholders for all its values; return the resulting items."""
+    """Evaluate the source text of an expression that is printed, with placeholders for all its values; return the
+    resulting items."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -166,7 +167,7 @@ SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """Every text that a command prints stays intact, even if its values are hostile names."""
+    """Every text that a command prints stays intact, even if names in it are hostile."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -208,7 +209,7 @@ def test_one_console():
 # Tests of complete programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command succeeds if a folder has a hostile name, and prints this name."""
+    """If a folder has a hostile name, a command still succeeds, and prints the name as plain text."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)

@@ -19,7 +19,8 @@ from tests.host.rings import CONFIGS
 from tests.partition.play import Case, play
 from tests.refusals import refuses
 
-#: The first run of test_cli, with a link latency for which processes exchange words every 256 cycles.
+#: Arguments of the first run in test_cli, but with a link latency for which processes exchange words every 256
+#: cycles.
 RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", "500", "--link-latency", "256")
 
 without_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None,
@@ -50,7 +51,7 @@ def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
     result, weights = results(tmp_path)
     wanted, trained = expected
-    if "--host-port" in arguments:  # reported cycles are equal, but more are simulated
+    if "--host-port" in arguments:  # reported cycles are equal, but more cycles are simulated
         assert result.pop("cycles_simulated") == result["cycles"] > wanted["cycles_simulated"]
         assert result.pop("host_port")["simulated"]
         wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}

@@ -73,7 +73,7 @@ def test_all_schemas():
     ({"schema": {"name": "gradring.late", "version": 2}}, "must be a report gradring.test, not damaged or another "),
     ([], "must be a report gradring.test, not damaged or another "), ({}, "must be a report gradring.test, not ")])
 def test_refused(tmp_path, content, message):
-    """Reports of older versions or other programs are rejected in one line that includes advice."""
+    """Reports of older versions, or of other programs, are rejected with a one-line message that includes advice."""
     path = tmp_path / "report.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="must") as caught:
@@ -100,7 +100,7 @@ def calls(tree, *names):
 
 
 def test_one_writer():
-    """Reports are written by only one module. Other JSON files are sealed results or not reports."""
+    """Only one module writes reports. All other JSON files are either sealed results or no reports."""
     names = ("write_json", "dump", "write_text", "write_bytes", "open")
     writers = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, *names)
                if any((isinstance(part, ast.Constant) and str(part.value).endswith("report.json"))
@@ -118,7 +118,7 @@ def test_one_writer():
 
 
 def test_no_markdown():
-    """No program prints a raw Markdown table; only generators of documents contain Markdown table rules."""
+    """Programs print no raw Markdown tables; only generators of documents contain rules of Markdown tables."""
     documented = {ast.get_docstring(tree, clean=False) for tree in sources().values()}
     printed = {str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Constant) and isinstance(node.value, str) and "|---" in node.value

@@ -40,7 +40,7 @@ def test_node():
 
 
 def test_partition():
-    """The node that sends on a slow link becomes the root if this is faster, and a line says so."""
+    """The node that sends on a slow link becomes the root if this is faster, and a printed line reports it."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
         result = partition(ring, 2048, planes=0, latency=16, say=said.append)
@@ -57,7 +57,7 @@ def test_partition():
 
 
 def test_table():
-    """Each limit has a case, and each row of the table shows the figures of its case."""
+    """Each limit has a test case, and each row of the table shows the figures of its case."""
     for nodes, length in BARS:
         assert Case(nodes=nodes, length=length) in CASES
     row = Row(case=CASES[0], clean=25488, block_offset=50826, root_reduce=33996, modelled_block_offset=50800,

@@ -1,4 +1,5 @@
-"""Stages are printed when they begin, even without a terminal, with their durations in earlier runs."""
+"""Stages of a run are printed when they begin, even without a terminal. The lines include the stages' durations in
+earlier runs."""
 
 import io
 import itertools

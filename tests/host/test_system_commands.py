@@ -19,7 +19,8 @@ SHORT = {
     "D1": (TWO, "delayed"),
 }
 
-#: Other test files that run the short form of a system's command on simulated rings, each with a line from the file.
+#: Other test files that run a system's command in its short form on simulated rings, each with a line that the file
+#: must contain.
 ELSEWHERE = {
     "A2": ("features/grid/test_command.py", '"--disable"'),
     "A4": ("labs/migrate/test_command.py", 'succeed("lab", "migrate"'),
@@ -40,7 +41,7 @@ ELSEWHERE = {
 
 
 def words_of(name):
-    """Words after ``gradring`` in the command that make runs for a system."""
+    """Words that follow ``gradring`` in the command that make runs for a system."""
     _, target, *values = codes(items(name)["Command"])[0].split()
     values = dict(value.split("=", 1) for value in values)
     command, = find_target(target).mode(values).commands(values)[:1]

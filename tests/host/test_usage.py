@@ -34,7 +34,7 @@ def ended(monkeypatch, capsys):
 ])
 @pytest.mark.parametrize("value", ["\x1b[31mred", "a\rb", "y" * 5000, "\udcff\udcfe"])
 def test_values(ended, words, value):
-    """Error messages shorten values, and do not print control characters."""
+    """Values in error messages are shortened, and control characters in them are not printed."""
     code, err = ended(*(word.format(value) for word in words))
     assert code in (1, 2)
     assert err.startswith("error: ")

@@ -29,7 +29,7 @@ def _task(kind: str, name: str) -> tuple[Any, float]:
 
 
 def _chosen(names: list[str], answers: dict[str, Any], *, record: bool) -> list[tuple[str, str]]:
-    """Select the answers to compute; return (kind, name) pairs."""
+    """Select the answers to be computed; return them as (kind, name) pairs."""
     drawn = circuits.draw(circuits.COUNT) if record else map(json.loads, answers["configurations"])
     every = [*(("runs", name) for name in runs.RUNS), *(("boards", name) for name in circuits.board_nodes()),
              *(("configurations", json.dumps(options)) for options in drawn)]

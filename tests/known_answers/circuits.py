@@ -29,11 +29,11 @@ SEED = 55
 #: Number of configurations with stored answers.
 COUNT = 50
 
-#: Options of every drawn configuration, which give the node little memory.
+#: Options of every random configuration, which give the node little memory.
 _SMALL: dict[str, Any] = {"segment": 32, "gradient_words": 1024, "weight_words": 1024, "state_words": 512,
                           "activation_words": 512, "program_depth": 16}
 
-#: Values that can be drawn for each option, without its default.
+#: Values that can be drawn for each option, apart from its default.
 VALUES: dict[str, tuple[Any, ...]] = {
     "lanes": (1, 2, 8), "segment": (64,), "state_planes": (0, 1), "ingress_segments": (2, 3), "update_lanes": (2, 4),
     "update_interval": (2, 4, 8), "multiplier_dsps": (1, 2), "masking": (False,), "error_feedback": (False,),
@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "tenants": (2,), "slots": (True,), "jobs": (2,), "messages": (True,), "element": ("int16",),
 }
 
-#: Options that a drawn option needs in addition.
+#: For each random option, the options that it needs in addition.
 _COMPANIONS: dict[str, dict[str, Any]] = {
     "rounds": {"queues": 2, "replay": True, "stand_in": True}, "slots": {"queues": 2, "replay": True},
     "jobs": {"queues": 2, "replay": True, "slots": True}, "messages": {"queues": 2, "replay": True, "slots": True},
@@ -60,7 +60,8 @@ _COMPANIONS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Fields of configuration sections by the name of the option in answers.json. Fields of a missing section are unused.
+#: Fields of configuration sections, keyed by the option's name in answers.json. If a section is missing, its fields
+#: are unused.
 _FIELDS = {
     "memories": {"gradient_words": "gradient", "weight_words": "weight", "state_words": "state",
                  "state_planes": "planes"},
@@ -75,7 +76,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """Return the option of ``kinds`` that is on, or None; raise ``ValueError`` if several are on."""
+    """Return the only option of ``kinds`` that is set, or None; raise ``ValueError`` if several are set."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")

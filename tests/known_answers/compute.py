@@ -12,7 +12,7 @@ from tests.known_answers import circuits, runs
 
 __all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trained_by_gloo"]
 
-#: File of the stored answers.
+#: File with the stored answers.
 PATH = Path(__file__).with_name("answers.json")
 _ROOT = Path(__file__).resolve().parents[2]
 #: Time limit of a run in seconds, which includes builds on a busy machine.
@@ -41,7 +41,7 @@ def run(name: str, folder: Path) -> Any:
 
 
 def trained_by_gloo(folder: Path) -> str:
-    """Train with the script of ``launch`` on two gloo ranks on this machine; return the digest of the weights."""
+    """Train two gloo ranks on this machine with the script of ``launch``; return the digest of the weights."""
     weights = folder / "gloo.txt"
     subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", runs.DDP], cwd=_ROOT,
                    capture_output=True, timeout=_TIMEOUT, check=True,

@@ -12,7 +12,7 @@ _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_ddp.py"
 
 
 class _RecordedSGD(torch.optim.SGD):
-    """Optimizer class that the example uses; ``last`` is the latest instance."""
+    """Optimizer class for the example. ``last`` is the optimizer that was created last."""
 
     last: torch.optim.SGD
 

@@ -37,7 +37,7 @@ def _number(what: Any) -> int:
 
 
 def _facts(value: Any, nets: list[nir.Net]) -> Any:
-    """Describe a field of a cell without its nets, which are appended to ``nets`` in order."""
+    """Describe a field of a cell, leaving out its nets. These are appended to ``nets`` in order."""
     if isinstance(value, nir.Net):
         nets.append(value)
         return "net"
@@ -57,7 +57,7 @@ def _facts(value: Any, nets: list[nir.Net]) -> Any:
 
 
 def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirection]]:
-    """Ports of a component by path, in the form that the RTLIL converter expects."""
+    """Ports of a component, keyed by path, in the form that the RTLIL converter expects."""
     ports = {}
     for path, member, value in component.signature.flatten(component):
         value = value.as_value() if isinstance(value, ast.ValueCastable) else value
@@ -92,8 +92,8 @@ class _Graph:
         if isinstance(cell, nir.Top):
             outputs = {name: cell.ports_o[name] for name in sorted(cell.ports_o)}
             inputs = sorted((name, span) for name, span in cell.ports_i.items())
-            # The index of an input's first bit depends on the order of ports, so bits are numbered in the order of
-            # names.
+            # The order of ports determines the index of an input's first bit, so bits are numbered in the order of
+            # names instead.
             self._inputs = {}
             first = 0
             for _, (start, width) in inputs:

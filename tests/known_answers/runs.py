@@ -1,4 +1,4 @@
-"""Short runs of commands, and how the answer of each run is read."""
+"""Short command lines, and how to read the answer of each."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _COUNTS = ("cycles", "bound", "scatter_cycles", "words_sent", "scatter_words", "
            "sparsify_cycles", "elements_masked", "compute_cycles", "communicate_cycles", "modelled_cycles",
            "link_restarts", "words_repeated", "nodes")
 
-#: Settings of a training run that answers contain; none depends on the time or the machine.
+#: Settings of a training run that its stored answer includes. None of them depends on the time or the machine.
 _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "compute", "tiling")
 
 
@@ -169,7 +169,7 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
 def command(name: str, folder: Path) -> list[str]:
     """Return the ``gradring`` arguments for a run, including its output folder."""
     words, _ = RUNS[name]
-    if words[0] == "launch":  # what follows the script are its own arguments
+    if words[0] == "launch":  # arguments after the script belong to the script
         return [words[0], "--output", str(folder), *words[1:]]
     return [*words, "--output", str(folder)]
 

@@ -24,7 +24,7 @@ def test_circuit():
 
 
 def test_complete():
-    """Answers are stored for exactly the runs, boards and drawn configurations."""
+    """There is a stored answer for every run, board and random configuration, and no other answer."""
     kept = compute.kept()
     assert kept["runs"].keys() == runs.RUNS.keys()
     assert kept["boards"].keys() == circuits.board_nodes().keys()
@@ -34,7 +34,7 @@ def test_complete():
 
 
 def test_draw():
-    """Drawn configurations cover every option of nodes, and all of them are legal."""
+    """Random configurations cover every option of nodes, and all of them are legal."""
     drawn = circuits.draw(circuits.COUNT)
     assert {name for options in drawn for name in options} >= set(circuits.VALUES)
     for options in drawn:

@@ -28,8 +28,8 @@ _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
-#: Variants of each kind of fault, with the expected error. It is empty if the run succeeds, and None if the launcher
-#: itself is killed.
+#: Variants of each kind of fault, each with the expected error: an empty text if the run succeeds, and None if the
+#: launcher itself is killed.
 KINDS = {
     "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
     "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
@@ -44,7 +44,7 @@ KINDS = {
 class Case:
     """A fault, and the run in which it occurs."""
 
-    kind: str  # a key of :data:`KINDS`
+    kind: str  # key of :data:`KINDS`
     way: str  # variant of this kind
     ranks: int
     rank: int  # the affected rank
@@ -82,7 +82,7 @@ def _await(condition, seconds):
 
 
 def _strike(case, launcher, ranks, address):
-    """Inject the fault, unless the rank itself does; return a connection that must stay open, if there is one."""
+    """Inject the fault, unless the rank itself injects it. Return a connection if one must stay open."""
     generator = random.Random(case.seed)
     match case.way:
         case "rank stopped":

@@ -24,7 +24,7 @@ from tests.host.rings import Reference, random
 NODES, LATENCY, _STALL = 8, 16, 5000
 #: Maximum number of cycles that a message may take.
 MOST = 1700
-#: Nodes with messages. They are otherwise the nodes with which slots are measured.
+#: Nodes that support messages. Otherwise, they are the same nodes as in the measurements of slots.
 CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
@@ -56,7 +56,7 @@ def open_nodes(nodes=NODES, **options):
 
 def _words(tapped):
     """Yield the cycle and word of each LAP and each record among the control words of a link."""
-    left = 0  # words to skip in messages of other types
+    left = 0  # words to skip in messages of all other types
     for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
         cycle, data = int(word["cycle"]), int(word["data"])
         if left:
@@ -137,7 +137,8 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Run dense updates with a late node, and messages, which must end in the cycles computed from slot tables."""
+    """Run dense updates with a late node, and send messages. Messages must arrive in the cycles computed from slot
+    tables."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)

@@ -50,7 +50,7 @@ class Run:
 
         Builds of the unmodified tree stay in the cache, and mutants that do not affect them use them again.
         """
-        # Read the copy, since the working tree may change while mutants run.
+        # Read the file in the copy of the tree, because the working tree may change while mutants run.
         source = (worker.folder / target.file).read_text()
         key = self._key(worker.folder, target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
@@ -99,7 +99,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run the picked mutants of each file on several workers, and yield results as they arrive."""
+    """Run the chosen mutants of each file on several workers, and yield results as they arrive."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:

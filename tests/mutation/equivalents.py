@@ -1,4 +1,4 @@
-"""Mutants that are known to be equivalent to the original, with reasons: ``equivalent.toml``."""
+"""List of mutants that are known to behave like the original code, with reasons: ``equivalent.toml``."""
 
 import dataclasses
 import tomllib
@@ -18,9 +18,10 @@ class EquivalentError(Exception):
 @dataclasses.dataclass(frozen=True)
 class Entry:
     file: str  # path of the mutated file
-    before: str  # for ``before`` and ``after``, see :class:`~tests.mutation.mutants.Mutant`
+    before: str  # ``before`` and ``after`` are explained in :class:`~tests.mutation.mutants.Mutant`
     after: str
-    #: Why no test can detect the mutant: an argument that quotes the line to which it refers, or ``proof: …``.
+    #: Reason for which no test can detect the mutant: an argument that quotes the line to which it refers, or
+    #: ``proof: …``.
     reason: str
     occurrence: int = 1  # number, from 1, among positions with the same text
 

@@ -42,7 +42,7 @@ class Mutant:
     end: int
     text: str  # text that replaces the range
     line: int  # number of the first changed line
-    before: str  # all lines that change, joined by single spaces
+    before: str  # all lines that change, joined with single spaces
     after: str  # the same lines after the change
     occurrence: int = 1  # number, from 1, among mutants with the same ``before`` and ``after``
 
@@ -196,7 +196,8 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             alternatives = [state for state in states if state != here]
             if alternatives:
-                # The other state depends on the names of states, so that line numbers do not affect the choice.
+                # The names of the states determine the replacement state, so that line numbers do not affect the
+                # choice.
                 digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
                 other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')
@@ -232,7 +233,7 @@ class _Finder:
         if swapped is None or (shape and isinstance(node.op, ast.Add | ast.Sub)):
             return
         left, right = self._span(node.left), self._span(node.right)
-        # Between the operands there may be parentheses and line breaks, but no other operator.
+        # There may be parentheses and line breaks between the operands, but no other operator.
         between = self._data[left[1]:right[0]].decode()
         sign = {"|": "&", "&": "|", "-": "+", "+": "-", ">>": "<<", "<<": ">>"}[swapped]
         if isinstance(node.op, ast.BitXor):

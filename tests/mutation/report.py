@@ -24,8 +24,8 @@ class Row:
     before: str
     after: str
     occurrence: int
-    #: "killed", "timeout" or "survived"; "equivalent" if the mutant is listed as such; "same" if its gateware is the
-    #: same as the original's; or "invalid" if it cannot be elaborated.
+    #: Outcome: "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list of equivalent mutants;
+    #: "same" if its gateware is the same as the original's; or "invalid" if it cannot be elaborated.
     status: str
     test: str = ""  # the test that failed, the error, or the reason for the status
     cpu: float = 0.0  # CPU seconds that the mutant took

@@ -55,8 +55,8 @@ class Tests:
 
 
 def gateware(target: str) -> dict[str, str]:
-    """Return the digest of the gateware of each unit of a target, by the name of the unit."""
-    gc.disable()  # elaboration creates many objects, all long-lived
+    """Return the digest of the gateware of each unit of a target, keyed by the unit's name."""
+    gc.disable()  # elaboration creates many long-lived objects
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
@@ -86,7 +86,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     target, expected = TARGETS[request["target"]], request["expected"]
     try:
         digests = gateware(target.file)
-    except Exception as error:  # mutants may raise any error, in constructors and in Amaranth
+    except Exception as error:  # mutants may raise any error, both in constructors and in Amaranth
         print(traceback.format_exc(), flush=True)
         return {"status": "invalid", "test": type(error).__name__}
     if digests == expected:

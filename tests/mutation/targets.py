@@ -1,4 +1,4 @@
-"""Targets of the mutation run: the units of each file in hdl/, and its tests in running order.
+"""Targets of the mutation run: the units of each file in hdl/, and its tests in the order in which they run.
 
 The order determines the cost: the tests that kill the most mutants in the shortest time run first, then the rest of
 the file. The units are small and together use every line of the file: a mutant that elaborates to the same gateware
@@ -14,13 +14,13 @@ from tests.mutation.units import UNITS
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A file of hdl/ to be mutated, with its units and tests."""
+    """A file of hdl/ in which mutants are made, with its units and tests."""
 
-    file: str  # relative to the root of the tree
-    #: Function that imports the modules it needs, and returns components of the file by name.
+    file: str  # path relative to the root of the tree
+    #: Function that imports the modules that it needs and returns a dictionary of components defined in the file.
     units: Callable[[], dict[str, Any]]
     tests: tuple[str, ...]  # test files
-    #: For each unit, the beginnings of the names of tests that run first if the unit has changed.
+    #: For each unit, the prefixes of the names of tests to run first if the unit has changed.
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     rest: bool = True  # whether all other tests in these files run afterwards
     cost: int = 1  # divides the number of mutants if tests are expensive
@@ -40,7 +40,7 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Files of those parts of the datapath that the two nodes of the ring tests use.
+#: Files of the parts of the datapath that are in the two nodes of the ring tests.
 _PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "master_weights", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 

@@ -120,6 +120,6 @@ def test_sample():
     counts = collections.Counter(mutant.kind for mutant in chosen)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
-    # The choice is the same if lines are added above a mutant.
+    # Adding lines above a mutant does not change which mutants are chosen.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
     assert [mutant.key for mutant in moved] == [mutant.key for mutant in chosen]

@@ -123,7 +123,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (invalid["status"], invalid["test"]) == ("invalid", "AttributeError")
     endless = run(worker, "m = Module()", "m = Module()\n        while True: pass", expected=expected, cpu=1)
     assert endless["status"] == "timeout"
-    # The copy of the tree is unchanged afterwards.
+    # Mutants do not change the worker's copy of the tree.
     assert (worker.folder / "hdl/both.py").read_text() == UNIT
     assert run(worker, expected=expected)["status"] == "same"
 

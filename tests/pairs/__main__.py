@@ -23,7 +23,7 @@ from tests.pairs.play import play_part
 #: Fraction of all pairs for each ring size. Large rings take longer.
 SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 
-#: Number of pairs in a part.
+#: Number of command pairs in one part of the run.
 PART = 250
 
 

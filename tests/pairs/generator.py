@@ -34,7 +34,7 @@ _REJECTED = {
     "bad_instruction": EventStatus.BAD_INSTRUCTION,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: Kind of a collective that every node aborts because its number is different on one node.
+#: Kind of collective that every node aborts because one of the nodes has a different collective number.
 _REFUSED = "refused"
 #: Kinds of requests that are not commands: loading both programs, and running them.
 _LOAD, _RUN = "load_program", "run"
@@ -45,7 +45,7 @@ _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER,
 #: Operations in which one node may own all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
-#: Offset that makes the number of one node's command different from all other numbers in a batch.
+#: Offset added to the collective number on one node, so that it differs from all other numbers in a batch.
 _ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # flag that no command ever sets
 #: Flag that the host sets when it has written new settings, which a LATCH then copies.
@@ -59,7 +59,7 @@ class Step:
 
     kind: str  # one of KINDS
     commands: list[Command]  # commands by node
-    status: EventStatus | None  # expected status; None for any status but OK and time-outs
+    status: EventStatus | None  # expected status; None if any status other than OK and time-outs is allowed
     queue: int = 1
     of_program: bool = False  # whether the commands are in a program
     latches: bool = False  # whether a LATCH waits for new settings
@@ -69,7 +69,8 @@ class Step:
 
 
 def _span(command: Command) -> int:
-    """Number of elements from the first to the last element of a memory that a command uses."""
+    """Return the number of elements from the first to the last one that a command uses in a memory, including
+    both."""
     groups, stride = -(-command.length // 32), command.stride if command.operation in _RING else 1
     return 32 * ((groups - 1) * stride + 1) if groups else 0
 
@@ -79,15 +80,15 @@ class Generator:
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
-        #: Count, for each pair of kinds, of how often a command of the second kind has followed one of the first.
+        #: Number of times that a command of one kind has followed a command of another, by pair of kinds.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.last = ""  # kind of the latest command, or how it ended
+        self.last = ""  # kind of the latest command, or its outcome
         self.patient = True  # whether time-outs are long enough to wait for the other queue
         self.weight_stride = 0  # value of the register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
-        # Operations in which a block passes through the node with a different number before it reaches all other
-        # nodes.
+        # Operations in which a block passes through a node with a different collective number before it reaches all
+        # other nodes.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -97,13 +98,13 @@ class Generator:
         self._tag = 0
         self._number = 0  # number of the latest collective
         self._ran: int | None = None  # number of the latest collective that all nodes ran, if known
-        self._half = False  # whether only the lower half of the data is known after a rejection
+        self._half = False  # whether a rejection has left only the lower half of the data known
         self._at = 1  # queue of the latest command that changed memory
-        self._order = 0  # flag of the latest command that changed memory; 0 once the other queue waits for it
-        self._orders = 0  # number of flags used for order in this batch
-        self._only: int | None = None  # only queue in which the next command may change memory, if any
+        self._order = 0  # flag of the latest command that changed memory, or 0 once the other queue waits for it
+        self._orders = 0  # number of flags used in this batch to keep commands in order
+        self._only: int | None = None  # the only queue in which the next command may change memory, or None
         self._loaded: Step | None = None
-        self._pushed_latch = False  # whether a LATCH was pushed in this batch
+        self._pushed_latch = False  # whether a LATCH has been pushed in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, with no flags set and the contents of all memories known.
@@ -134,7 +135,7 @@ class Generator:
         return self._epoch
 
     def step(self, *, ring: bool = False) -> Step:
-        """Create the next command; with ``ring``, it is a collective that ends with OK unless it is disturbed."""
+        """Create the next command. With ``ring``, it is a collective that ends with OK unless faults disturb it."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
             kind for kind in KINDS if self._may_follow(kind)]
         self._random.shuffle(kinds)
@@ -142,7 +143,7 @@ class Generator:
         # the rarest, so some steps ignore the rarity of kinds.)
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
-        if self._random.random() < 0.3:  # otherwise, runs would be too rare, as they need programs
+        if self._random.random() < 0.3:  # runs need loaded programs and would otherwise be too rare
             kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
@@ -150,7 +151,7 @@ class Generator:
         return self._make(kind)
 
     def _may_follow(self, kind: str) -> bool:
-        """Return whether a command of this kind may come next."""
+        """Return whether a command of this kind may be the next one."""
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
         if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
@@ -163,7 +164,8 @@ class Generator:
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Return whether programs are loaded, and all commands pushed so far would run before their first command."""
+        """Return whether programs are loaded and all commands pushed so far would run before the programs' first
+        command."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue
@@ -219,7 +221,7 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Create programs for both queues, in which all commands have a common order."""
+        """Create programs for both queues such that there is a common order of all commands."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
@@ -233,7 +235,7 @@ class Generator:
             latches = operation is Operation.LATCH and not self._pushed_latch and choose.random() < 0.8 and not any(
                 step.latches for step in steps)
             earlier = sum(other != queue for other in queues[:index])
-            # The first command of a pass follows all other commands of the previous pass.
+            # A pass's first command runs after all other commands of the previous pass.
             lag = int(not earlier)
             fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
                       "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
@@ -278,7 +280,7 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # Later commands wait for only the program of their own queue.
+        # Later commands wait only for the program in their own queue.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
@@ -287,7 +289,7 @@ class Generator:
         choose = self._random
         noise = {name: choose.getrandbits(width) for name, (_, width) in places(command_layout()).items()
                  if name not in ("operation", "wait", "signal", "tag") and not name.startswith("reserved")}
-        # Values that would be valid in a collective are the most likely to reveal errors.
+        # Values that would be valid in a collective are the most likely ones to reveal errors.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
                   "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.memories.gradient + 1)}
@@ -317,7 +319,7 @@ class Generator:
                 used["root_reduce"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
-                if upper:  # one owner lacks memory for that many elements
+                if upper:  # the owner may lack memory for this many elements
                     used["root_reduce"] = 0
                 most = (self._state_end - used["state_base"]) * (1 if used["root_reduce"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]
@@ -354,7 +356,7 @@ class Generator:
                 bases = [self._extent(start, DATA) for _ in range(2)]
                 (target, _), (source, _) = bases
                 length = min(length for _, length in bases)
-                # The two regions are either the same or disjoint.
+                # The target and source regions are either the same or disjoint.
                 used = {"gradient_base": target, "state_base": source, "duration": choose.randrange(400),
                         "length": min(length, abs(target - source)) if target != source else length}
             elif operation is Operation.INFER:
@@ -363,7 +365,7 @@ class Generator:
                 used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
             elif operation is Operation.LAYERS:
                 used["weight_base"], most = choose.choice(list(self.programs.lists.items()))
-                # The data of a list begins at the state base, in rows of memory.
+                # A list's data begins at the state base, which is a multiple of a memory row.
                 used |= {"state_base": CONFIG.lanes * choose.randrange(16), "length": choose.randrange(1, most + 1)}
             commands.append(Command(operation=operation, **{**self._noise(), **used}))
         return commands

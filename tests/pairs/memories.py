@@ -51,7 +51,7 @@ DATA = 768
 
 _MASK_LISTS, _LAYER_LISTS = 4, 2
 _LIST = 32  # words in a list of masks
-_LAYER = 64  # words in a list of one layer, and in the codes of this layer
+_LAYER = 64  # words in the list of one layer, and in this layer's codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
@@ -102,7 +102,8 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
-    """Instruction list for a layer's scores, their loss and its gradients. With ``flaw``, a reserved bit is set."""
+    """Instruction list that computes a layer's scores, their loss and its gradients. With ``flaw``, a reserved bit is
+    set."""
     def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": memory, "base": base, "relative": relative}
 

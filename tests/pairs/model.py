@@ -19,13 +19,13 @@ from sim.golden.features.quantization import quantization
 Words = npt.NDArray[np.uint32]
 
 GRADIENT, WEIGHT, STATE = range(3)
-#: Activation memory is the last memory of a node.
+#: Index of the activation memory, which is the last memory of a node.
 ACTIVATIONS = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """New words in a memory of a node, from ``base`` on; the words of a collective may have gaps between them."""
+    """New words in a memory of a node, from ``base`` on. A collective may leave gaps between its words."""
 
     space: int
     node: int
@@ -88,7 +88,7 @@ class Model:
             return changes, details
         if operation in (Operation.QUIESCE, Operation.LATCH):
             return [], details
-        order = np.argsort([command.rank for command in commands])  # nodes in the order of ranks
+        order = np.argsort([command.rank for command in commands])  # node indices in the order of the nodes' ranks
         return self._collective(commands[0], order, settings), details
 
     def _rows(self, space: int, order: npt.NDArray[np.intp], base: int, command: Command) -> Words:
@@ -119,7 +119,7 @@ class Model:
         else:
             blocks = golden.block_indices(command.length, self.nodes, block_offset=command.block_offset)
             owners = [int(order[block - 1]) for block in range(self.nodes)]
-            # Each owner updates its own weights, which may differ between nodes.
+            # Every owner updates its own copy of the weights; the copies may differ between nodes.
             own = np.empty_like(weights[0])
             state = [np.empty_like(own) for _ in self.memories[STATE:ACTIVATIONS]]
             for block, (owner, index) in enumerate(zip(owners, blocks, strict=True)):

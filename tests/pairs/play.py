@@ -25,7 +25,7 @@ from tests.pairs.model import Change, Model
 #: Time-out in cycles of a node that waits for a word, and of a command that waits for its flags.
 TIMEOUT = 2_000
 
-#: Time-out in cycles if queues wait for each other, which is longer than a whole batch.
+#: Time-out in cycles for queues that wait for each other. It is longer than a whole batch takes.
 PATIENT = 1_000_000
 
 _DEPTH = 8  # number of commands that fit in a node's queue
@@ -141,7 +141,7 @@ class Player:
         if ending == "reset":
             self._opened.simulation.run(self._random.randrange(1_500))
             ring.devices.write_register("CONTROL", 1)
-        # Commands that change memory or are rejected, in the order of their creation.
+        # Commands in the order of their creation, leaving out those that neither change memory nor are rejected.
         played = [item for step in steps for item in (step.program if step.kind in ("load_program", "run")
                   else [step]) if step.kind != "load_program"]
         events = [self._sort(node, played[:len(played) - (node == absent)], actual, lacking=ending == "reset")
@@ -205,7 +205,7 @@ class Player:
         latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
         for number, step in enumerate(played):
             seen = {node: own[number] for node, own in enumerate(events) if number < len(own)}
-            # A command of a program has no event if it never started.
+            # If a command of a program never starts, it has no event.
             statuses = {node: EventStatus.LINK_RESET if event is None else EventStatus(event.status)
                         for node, event in seen.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
@@ -218,7 +218,7 @@ class Player:
                                         f"and not {self._versions[node]}")
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
-                # Nodes that are reset in different cycles also report link errors of each other.
+                # Nodes that are reset in different cycles also report link errors caused by each other.
                 over |= {node for node in statuses if over and step.status is EventStatus.OK and node not in well}
             elif ending == "time-out" and number == len(played) - 1:
                 over = set(range(self.nodes))

@@ -15,7 +15,7 @@ FULL = 1 << RATE_BITS
 
 
 class ThrottledPlayer(Player):
-    """A player that sets new random throttles and delays on each node before each batch."""
+    """A player that sets new random throttles and delays on every node before it plays a batch."""
 
     def _settle(self, *, patient):
         super()._settle(patient=patient)
@@ -36,8 +36,8 @@ def rate(choose):
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """Throttles never change results, even of aborted commands; 50 settings, which differ between nodes, are
-    tested."""
+    """Throttles never change results, even if commands are aborted. 50 settings, with different throttles on each
+    node, are tested."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()

@@ -10,7 +10,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from sim.link_faults import RandomFaults
 from tests.host import rings
 
-#: Links that send words again, so that faults are repaired.
+#: Links that send damaged words again, so that faults are repaired.
 CONFIG = rings.CONFIGS["narrow"]
 LENGTH = 480
 RATE = 1e-4

@@ -17,11 +17,12 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Number of groups of each memory that commands use. Weights of odd passes follow the weights of even passes.
+#: Number of groups that commands use in each memory. In weight memory, weights of odd passes are stored after weights
+#: of even passes.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
-#: Maximum number of commands in a program, so that the trace has room for their starts and ends in four passes.
+#: Maximum number of commands in a program. With it, the trace can hold the starts and ends of four passes.
 MOST = 16
 
 _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -39,7 +40,7 @@ class Case:
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
-    """Draw the base and length of a range of memory, which may be empty or end inside a group."""
+    """Draw the base and length of a range of memory. The range may be empty, and may end inside a group."""
     groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
     base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
     length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
@@ -51,7 +52,7 @@ def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     (target, length), (source, other) = _part(generator), _part(generator)
-    # Both regions start at a group and do not overlap, where a partial group counts as a whole one.
+    # Both regions start at a group boundary. They do not overlap, even if partial groups are counted as whole groups.
     length = min(length, other, abs(target - source))
     durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
     return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
@@ -114,7 +115,7 @@ def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: lis
 
 def _with_node_waits(generator: np.random.Generator, program: Program, tasks: list[Task],
                      nodes: int) -> CompiledProgram:
-    """Add random waits for other nodes, but no waits that would close a cycle."""
+    """Add random waits for other nodes, leaving out waits that would create a cycle."""
     compiled = program.compile()
     for _ in range(int(generator.integers(2, 12))):
         before = copy.deepcopy(program._remotes)

@@ -16,7 +16,7 @@ from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
 
-#: Time-out in cycles for words and commands that are waited for, longer than several collectives on slow links.
+#: Time-out in cycles of waits for words and commands. It is longer than several collectives take on slow links.
 TIMEOUT = 1 << 16
 
 
@@ -25,7 +25,7 @@ class MismatchError(AssertionError):
 
 
 def _memories(golden: ProgramNodes) -> dict[str, Any]:
-    """Golden contents of each memory by name."""
+    """Contents of all memories of the golden nodes, keyed by the memory's name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
             "masters": golden.masters, "activations": golden.activations,
             **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
@@ -40,7 +40,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.link.replay:  # the length of the link's wires has changed
+    if ring.devices[0].config.link.replay:  # the wires of the link now have another length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -48,7 +48,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
             if choose.random() < late:
                 simulation.run(choose.randrange(1_000))
             pending = type(device).submit_pop_event(device, timeout)
-            if choose.random() < late:  # occupies the host port after the event
+            if choose.random() < late:  # keeps the host port busy after the event
                 device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
             return pending
 

@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """Description of the same run on golden nodes, or None if golden nodes cannot run it."""
+    """Return the description of the same run on golden nodes, or None if golden nodes cannot run it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:
@@ -47,7 +47,7 @@ def _run(spec: RunSpec) -> str | None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # an error of any kind is this pair's failure, and other pairs still run
+        except Exception as error:  # whatever the error is, only this pair has failed, and the other pairs still run
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 

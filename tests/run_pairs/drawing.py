@@ -14,7 +14,8 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-#: Values to draw for each field, without its default. Members of enumerations and switches are added automatically.
+#: Values that can be drawn for each field, other than its default. Values of enumerations and switches are added
+#: automatically.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),
     "workload.interval": (1,), "model.hidden": ("16", "none"), "optimizer.learning_rate": (0.25,),
@@ -49,12 +50,12 @@ def _values(path, kind, option):
     return (True, False) if "/" in option.flags[0] else (True,)
 
 
-#: All values that can be drawn for each field.
+#: For each field, all values that can be drawn.
 FIELDS = {path: _values(path, kind, option) for path, _, kind, option, _ in fields()} | {
     "schedule.kind": VALUES["schedule.kind"]}
 
 
-#: Other options without which an option has no effect.
+#: For each option, the other options without which it has no effect.
 CONTEXTS = {
     "optimizer.momentum": {"optimizer.rule": OptimizerName.MOMENTUM},
     "optimizer.dampening": {"optimizer.rule": OptimizerName.MOMENTUM},
@@ -81,7 +82,8 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Options that are involved in a field: its own, the ones that it requires, and its schedule's."""
+    """Command-line options that belong to a field: its own option, the options that it requires, and its
+    schedule's."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -89,8 +91,8 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Yield random pairs with their values and outcome: passed, rejected with both options in the message, or an
-    error."""
+    """Yield random pairs with their values and outcome: passed, rejected with both options in the message, or failed
+    with an error."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

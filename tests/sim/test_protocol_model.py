@@ -29,7 +29,7 @@ def test_two_packets_suffice(nodes, count):
 
 @pytest.mark.parametrize(("nodes", "count"), SEEDS.items())
 def test_a_word_less_deadlocks(nodes, count):
-    """If the buffer is one word short of two packets, all rings of three or more nodes deadlock, whatever the
+    """If the buffer has one word less than two packets, rings of three or more nodes always deadlock, whatever the
     timing."""
     outcome = simulate(ring(nodes, 2 * PACKET - 1), count=count, seed=nodes)
     assert outcome.deadlocked.all()

@@ -14,7 +14,7 @@ from sim.verilated import toolchain
 
 
 class Careless(wiring.Component):
-    """Unit that violates a rule for outputs, which ``fault`` selects."""
+    """Unit that violates one of the rules for outputs, selected by ``fault``."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
@@ -59,14 +59,14 @@ async def parameters_arrive(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reads_are_before_the_edge(dut):
-    """All drivers assume that a read after a rising edge returns earlier values, and that a write takes effect after
-    it."""
+    """All drivers assume that a read after a rising clock edge returns the values before the edge, and that a write
+    takes effect after the edge."""
     await start(dut)
     dut.o__ready.value = 0
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # driven after the last edge, and accepted only at this one
+    assert not dut.o__valid.value  # driven after the last edge, so it is accepted only at this edge
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

@@ -24,7 +24,7 @@ _left = []
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """The design's buffer and ``_left`` are empty when a simulation starts. This test leaves both full."""
+    """At the start of a simulation, the design's buffer and ``_left`` are empty. After this test, both are full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -109,13 +109,14 @@ def test_processor_time_is_known():
 
 
 def _begun():
-    """Folders of simulations in which :func:`waits_for_long` has begun, according to their logs."""
+    """Folders of the simulations in which :func:`waits_for_long` has begun. This is read from their logs."""
     logs = toolchain.BUILD.glob("regression/SkidBuffer-*/simulation.log")
     return {log.parent for log in logs if re.search(r"^begun$", log.read_text(), flags=re.MULTILINE)}
 
 
 def test_nothing_runs_on_when_the_side_that_asks_is_killed():
-    """If the process that requests a simulation is killed, the simulation also ends, instead of in ten minutes."""
+    """If the process that requests a simulation is killed, the simulation also ends, long before its ten minutes are
+    over."""
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # builds the unit
     earlier = _begun()
     watched, held = os.pipe()

@@ -20,7 +20,7 @@ from tests.slow_ranks.plan import KINDS, Case, judge, plan
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Minimum fraction of cases in which the late ranks must be named correctly.
+#: Minimum fraction of cases in which the printed lines must name the late ranks correctly.
 BAR = 0.95
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Delay of ranks that must be named as late, and of all other ranks, in units of the time after which ranks are
+#: Delays of ranks that must be named as late, and of all other ranks, relative to the time after which ranks are
 #: named.
 _LATE, _IN_TIME = 2.0, 0.25
 
@@ -23,7 +23,7 @@ class Case:
 
     how: str  # one of :data:`KINDS`
     late: list[int]  # the late ranks
-    named: bool  # whether they are so late that they must be named
+    named: bool  # whether they are late enough that they must be named
     seconds: float
     elements: int
 

@@ -30,7 +30,7 @@ def delay(how, seconds):
 
 dist.init_process_group()
 rank = dist.get_rank()
-dist.all_reduce(torch.ones(32))  # the ring is built first
+dist.all_reduce(torch.ones(32))  # builds the ring before the first case
 for case in json.loads(Path(sys.argv[1]).read_text()):
     if rank in case["late"]:
         delay(case["how"], case["seconds"])

@@ -88,7 +88,7 @@ class Twins:
             ring.connect()
             host.set_budget(_BUDGET)
         self._batch = 0
-        self._prepared: list[list[Words]] = []  # requests to send next
+        self._prepared: list[list[Words]] = []  # requests to be sent next
         self._begin()
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class Twins:
             return [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, words) for words in self._commands()]
         if kind < 0.66:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
-        if kind < 0.75:  # contents of lists of jobs, layers and instructions
+        if kind < 0.75:  # words in lists of jobs, layers and instructions
             name, first, end = choose.choice(self.lists)
             position = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)

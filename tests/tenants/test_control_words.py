@@ -62,7 +62,8 @@ def ended(device, count):
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_counts_are_of_one_tenant(opened, first):
-    """A command is not released by counts of another tenant or the host, even of a run with the same number."""
+    """A command is released only by counts of its own tenant, not by those of another tenant or the host, even if
+    their runs have the same number."""
     devices, host, simulation = opened
     second = 2 if first == 1 else 1
     of = {number: [Device(device.transport, CONFIG, name=device.name, tenant=number) if number else device
@@ -125,7 +126,7 @@ def test_gradients_that_wait_are_of_one_tenant(nodes):
     assert other.read_register("GRADIENTS_COMPUTED") == other.read_register("GRADIENTS_DROPPED") == 0
     host.change(1)
     assert not any(own.read_fields("SLOT_0").values())
-    # When a tenant's settings are restored, a gradient that RESUMED_SET has marked as pending is not restored.
+    # Restoring a tenant's settings does not restore a gradient that RESUMED_SET has marked as pending.
     own.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
     assert own.read_fields("SLOT_1")["pending"]
     host.change(2)
@@ -137,7 +138,7 @@ def test_gradients_that_wait_are_of_one_tenant(nodes):
 
 @pytest.mark.parametrize("stride", [992, 1024, 2016, 3072])
 def test_slots_outside(nodes, stride):
-    """The checker does not see that the second gradient slot starts beyond the window, but a guard does."""
+    """The checker does not notice that the second gradient slot starts beyond the window, but a guard does."""
     of, host, _ = nodes
     own, device = of[1][0], host._devices[0]
     device.write_memory(Space.GRADIENT, 0, np.full(1024, 7, np.uint32))
@@ -152,7 +153,8 @@ def test_slots_outside(nodes, stride):
 
 
 def test_scale_outside(nodes):
-    """If the scale of an update is outside of its window, the update ends with OUT_OF_WINDOW and reads zero."""
+    """If an update's scale is outside of its window, the update ends with OUT_OF_WINDOW, and the scale reads as
+    zero."""
     of, host, simulation = nodes
     try:
         for number, spaces in enumerate((WINDOWS[1], WINDOWS[1].keys() - {"scales"})):

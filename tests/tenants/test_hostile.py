@@ -72,7 +72,8 @@ def test_job_beside_an_attack(attacked):
 
 
 def test_neighbours_of_different_tenants():
-    """If nodes execute different tenants, their commands do not form one collective, even with the same number."""
+    """If nodes execute commands of different tenants, the commands do not form one collective, even if their numbers
+    are equal."""
     with open_nodes(2, config=CONFIG) as (ring, _):
         hosts = [TenantHost([device]) for device in ring.devices]
         for rank, host in enumerate(hosts):

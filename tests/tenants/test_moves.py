@@ -68,7 +68,8 @@ def test_known_answers(worker, operation):
 
 
 def test_windows_of_the_far_memory(worker):
-    """Far memory is scrubbed by means of the activations, which keep their contents; no request can access it."""
+    """The host can scrub far memory, by moving zeros from activation memory, whose contents are restored. No request
+    reads or writes far memory directly."""
     device, own, _, host, simulation = worker
     far = simulation.far_memory(0)[0]
     for space in (15, ACTIVATIONS + 2):
@@ -76,11 +77,11 @@ def test_windows_of_the_far_memory(worker):
             own.read_memory(space, 0, 1)
         with pytest.raises(OutOfWindowError):
             own.write_memory(space, 0, np.zeros(1, np.uint32))
-    device.write_register("BUDGET", 20)  # applies to tenants only
+    device.write_register("BUDGET", 20)  # applies only to tenants
     kept = np.arange(7, 519, dtype=np.uint32)
     device.write_memory(ACTIVATIONS, 0, kept)
     far[:] = 5
-    host.grant(2, {"far": (128, 800)})  # in place of 512 to 768
+    host.grant(2, {"far": (128, 800)})  # instead of 512 to 768
     assert np.flatnonzero(far == 0).tolist() == list(range(128, 928))
     host.withdraw(1)
     assert np.flatnonzero(far == 0).tolist() == list(range(64, 928))
@@ -116,14 +117,13 @@ def test_no_row_comes_to_the_next_tenant(worker):
     simulation.run(1000)
     device.write_register("TIMEOUT", 1000)
     assert moved(other, 2, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.FAR_TIMEOUT
-    device.write_register("CONTROL", 1)  # does not clear outstanding answers
+    device.write_register("CONTROL", 1)  # the reset does not clear outstanding answers
     refuses("node 0: the far memory must give the answers that it owes", host.change, 1, error=NotAtRestError)
     assert device.read_register("TENANT") == 2
 
 
 def test_relay():
-    """FETCH and PUSH change only windows of the tenant, and PING is the only request that the server allows
-    tenants."""
+    """FETCH and PUSH change only the tenant's windows. A server accepts no request from tenants except PING."""
     windows = {1: {"gradients": (32, 64), "weights": (32, 64), "state_0": (0, 32)},
                2: {"gradients": (128, 64), "weights": (128, 64), "state_0": (32, 64)}}
     with open_nodes(2, config=[WORKER, SERVER]) as (ring, simulation):

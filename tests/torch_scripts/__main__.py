@@ -18,7 +18,7 @@ from sim.verilated.processes import ended_by_signals
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Number of scripts in a launch. Each script keeps its rings open.
+#: Number of scripts per launch, limited because each script leaves its rings open.
 _SHARE = 25
 
 

@@ -13,7 +13,7 @@ SHAPES = ((3,), (2, 5), (4,))
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A script: a module, and actions on it as pairs of name and arguments."""
+    """A random script: a module, and a list of actions on it, each with a name and arguments."""
 
     dtype: str
     half: bool  # whether only half of the ranks are in the module's process group

@@ -58,11 +58,11 @@ class World:
         self.remake(None)
 
     def play(self):
-        """Perform all actions; return the text of the error that ends the script, or None."""
+        """Perform all actions of a script; return the text of the error that ends the script, or None."""
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # to be compared with other ranks and with gloo
+            except Exception as error:  # the error is compared with those of other ranks and of gloo
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None
@@ -75,7 +75,7 @@ class World:
     def optimizer(self, choice):
         kind = gradring.torch.SGD if self.nodes and choice["nodes"] else torch.optim.SGD
         if any(number in numbers for numbers in self.given.values() for number in choice["parameters"]):
-            return  # only one optimizer per parameter
+            return  # a parameter has only one optimizer
         if any(self.body.weights[number].requires_grad for number in choice["parameters"]):
             self.given[choice["slot"]] = choice["parameters"]
             self.optimizers[choice["slot"]] = kind(self.split(choice["slot"], choice["groups"]), lr=0.5,
@@ -191,7 +191,7 @@ def verdict(seed, groups, halves):
 
 
 def main():
-    """Run scripts; rank 0 writes how they ended."""
+    """Run the scripts; rank 0 writes the outcome of each script."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group()
     ranks = dist.get_world_size()

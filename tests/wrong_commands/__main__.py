@@ -53,7 +53,7 @@ def main(
 ) -> None:
     """Run invalid command lines, and check how they exit."""
     folder = Path(tempfile.mkdtemp())
-    digits()  # import modules that most commands need before processes are forked
+    digits()  # before processes are forked, import the modules that most commands need
     begun, rows = time.monotonic(), []
     counts = collections.defaultdict(collections.Counter)
     for number in range(first, first + cases):

@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    name: str  # as on the command line; empty for an operand
+    name: str  # as on the command line; empty for a positional argument
     kind: type  # type of the value; bool for flags
-    samples: tuple[str, ...]  # values that may be legal: choices, default, or words of its help
+    samples: tuple[str, ...]  # values that may be legal: choices, the default, or words from the help text
     required: bool
 
 
@@ -53,7 +53,7 @@ def _kind(annotation: object) -> type:
 
 
 def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Sample values for an option, from its type, default and help text."""
+    """Return sample values for an option, based on its type, default and help text."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
     values = [] if default is None or callable(default) else [str(default)]
@@ -75,7 +75,7 @@ def _of_program() -> Iterator[Command]:
 
 
 class _Caught(BaseException):
-    """Carries the parser of a program that was about to parse its command line."""
+    """Exception that carries the parser of a program which was about to parse its command line."""
 
 
 def _parser(module: object) -> argparse.ArgumentParser:

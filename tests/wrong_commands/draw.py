@@ -1,4 +1,4 @@
-"""Invalid command lines, drawn from a seed: wrong options, values, operands and files."""
+"""Random invalid command lines, determined by a seed: wrong options, values, operands and files."""
 
 import dataclasses
 import enum
@@ -29,12 +29,12 @@ class Case:
     module: str  # module to run
     command: str
     words: tuple[str, ...]  # its command line
-    certain: bool  # whether it must be rejected, as it cannot be legal
-    mistakes: tuple[str, ...]  # kinds of its mistakes
+    certain: bool  # whether the command line must be rejected because it cannot be legal
+    mistakes: tuple[str, ...]  # kinds of mistakes in the command line
 
 
 def prepare(folder: Path) -> None:
-    """Create the files that are named in command lines."""
+    """Create the files and folders that random command lines name."""
     (folder / "script.py").write_text("")
     (folder / "folder").mkdir()
     (folder / "empty").touch()
@@ -52,12 +52,12 @@ def _misspelt(generator: random.Random, word: str) -> str:
 
 
 def _joined(option: Option, value: str) -> list[str]:
-    """Return the words for an operand, or for an option with a value, which may begin with a dash."""
+    """Return the words for a positional argument, or for an option with a value that may begin with a dash."""
     return [f"{option.name}={value}"] if option.name else [value]
 
 
 def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
-    """Draw a wrong value of an option; return it, and whether it is wrong in any case."""
+    """Draw an invalid value for an option; return it, and whether it is certainly invalid."""
     if issubclass(option.kind, enum.Enum):
         return _misspelt(generator, generator.choice(option.samples)), True
     if option.kind in _NEVER and generator.random() < 0.4:
@@ -79,7 +79,8 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Create a function that makes a mistake by adding the altered name of an option for which ``fits`` is true."""
+    """Return a function that makes a mistake in a command line: it adds the altered name of an option for which
+    ``fits`` is true."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:
@@ -97,7 +98,7 @@ def _operands(generator: random.Random, command: Command, words: list[str], take
         taken.update(option.name for option in needed)
         return True
     words[:0] = ["x"] * (1 + sum(not option.name for option in command.options))
-    return not any(not option.name for option in command.options)  # or else the operands may belong to a script
+    return not any(not option.name for option in command.options)  # otherwise, the operands may belong to a script
 
 
 def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:

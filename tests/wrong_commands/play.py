@@ -29,13 +29,14 @@ class Outcome:
 
     code: int  # exit code
     seconds: float  # processor time of all its processes
-    legal: bool  # whether it was still at work when it was ended
+    legal: bool  # whether it was still running when it was stopped
     error: str  # standard error
     wrong: list[str]  # requirements that it violates
 
 
 class Family:
-    """A process and all its descendants, even in other sessions; ``seconds`` is their CPU time when last checked."""
+    """A process and all its descendants, including those in other sessions. ``seconds`` is their total CPU time when
+    last checked."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
@@ -123,7 +124,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Kill processes that still run some time after the first one has ended; return their number."""
+    """Kill the processes that are still running some time after the first one has ended; return their number."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)

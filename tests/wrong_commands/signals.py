@@ -30,8 +30,8 @@ class Sent:
     module: str
     words: tuple[str, ...]
     number: int  # number of the signal
-    moment: float  # CPU seconds of the command and its programs before the signal
-    twice: bool = False  # whether the signal is soon sent again
+    moment: float  # CPU seconds that the command and its programs use before the signal is sent
+    twice: bool = False  # whether the signal is sent again soon afterwards
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_verdict(changes, wrong):
 
 
 def test_wrong_commands(tmp_path):
-    """Command lines drawn at random end as required, each in its own process."""
+    """Random command lines exit as required, each in its own process."""
     ended = subprocess.run([sys.executable, "-m", "tests.wrong_commands", "--cases", "12", "--seed", "54",
                             "--work", "3"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -52,7 +52,7 @@ def test_wrong_commands(tmp_path):
 
 
 def test_plan():
-    """The plan sends signals to every command, at every moment of ``MOMENTS``."""
+    """According to the plan, every command gets a signal at every moment in ``MOMENTS``."""
     planned = plan()
     assert len(planned) == 2 * len(COMMANDS) * len(MOMENTS)
     assert {sent.moment for sent in planned if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}

@@ -49,14 +49,16 @@ class Adder(wiring.Component):
         Pulse: this pair was malformed.
     """
 
-    #: Capacity in groups, counted from the arrival of a mask: groups of zeros that arrive while a dense group is
-    #: written, which takes 33 cycles, and groups in the pipeline. With less room, the pipeline would stall.
+    #: Capacity in groups, counted from the arrival of a mask. It covers the all-zero groups that can arrive while a
+    #: dense group is written, which takes 33 cycles, and the groups in the pipeline. A smaller capacity would stall
+    #: the pipeline.
     groups = 1 + 3 * LUT_ROWS
 
-    #: Capacity for sums: a group can only be written when all of its sums are known.
+    #: Capacity of the queue of sums. A group's sums wait there until all of them are known, since its mask is written
+    #: first.
     depth = 64
 
-    #: Number of mask bits examined per cycle.
+    #: Number of mask bits that the search for the next position examines per cycle.
     _WIDTH = 4
 
     def __init__(self, *, format=FP32):
@@ -88,7 +90,7 @@ class Adder(wiring.Component):
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
-        # Free slots in the queues at the end of the pipeline, not counting the reserved ones.
+        # Number of free, unreserved slots in the queues at the end of the pipeline.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
         value_places = Signal(range(self.depth + 1), init=self.depth)
         enter_group = Signal()
@@ -122,7 +124,7 @@ class Adder(wiring.Component):
             words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
         a, b = words
 
-        # Process one position per cycle, and take a word from each stream that has a one at this position.
+        # Process one position per cycle, and take a word from each stream whose mask has a one at this position.
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()

@@ -13,8 +13,8 @@ __all__ = ["ZeroValueCodec"]
 class ZeroValueCodec:
     """Codec that omits zeros and adds encoded gradients; members as in :class:`hdl.compression.codec.Codec`.
 
-    Nodes add gradients without decoding them. The units for this, including an adder, are in the ring's datapath
-    (:mod:`hdl.ring.datapath`), and this codec has no encoder or decoder of its own.
+    Nodes add gradients in this format without decoding them. The units for this, including an adder, are in the
+    ring's datapath (:mod:`hdl.ring.datapath`), and this codec has no encoder or decoder of its own.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class Decoder(wiring.Component):
         # These registers are not reset, so that the flip-flops' reset inputs can be used to produce zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # Each row of a mask that `walker` visits covers one or more beats.
+        # `walker` visits a mask row by row; each row covers one or more beats.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
         positions = slices(walker.place, self._lanes)
@@ -130,7 +130,7 @@ class Decoder(wiring.Component):
                     last_before.eq(last),
                 ]
 
-        # Write: output all beats of the group, including all-zero beats, while the mask of the next group waits.
+        # Write stage: outputs all beats of a group, including those with only zeros, while the next mask waits.
         ahead = Signal(GROUP)
         active = Signal()
         beat = Signal(range(GROUP // self._lanes))
@@ -160,7 +160,7 @@ class Decoder(wiring.Component):
         with m.If(mask_valid & (~active | (go & final))):
             m.d.sync += [ahead.eq(mask), active.eq(1), mask_valid.eq(0)]
 
-        # A truncated group blocks the input until it has been written.
+        # After a truncated group, no input is accepted until the group has been written.
         with m.If(breaking):
             m.d.sync += broken.eq(1)
         with m.Elif(go & final & ~mask_valid):

@@ -73,8 +73,9 @@ class _Joiner(wiring.Component):
 class _OnesSequence(wiring.Component):
     """Visit the bit positions set in at least one of several masks, lowest first, one position per step.
 
-    Masks are divided into rows, and the bits of the current row are in registers, so that a step examines only one
-    row and the flags of rows that contain ones. No cycle is lost between rows or before the first position.
+    Masks are divided into rows. The bits of the current row are in registers, so that a step examines only this row,
+    and one flag per row that shows whether the row contains ones. No cycle is lost between rows or before the first
+    position.
 
     Parameters
     ----------
@@ -115,10 +116,10 @@ class _OnesSequence(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = len(self.place)
-        # Rows after the current one that contain ones.
+        # Flags for the rows after the current one: does the row contain ones?
         ahead = Signal.like(self.occupied)
         union = Signal(width)
-        # Candidates for the next row, and whether the next row is requested.
+        # Rows that may be next, and whether to go on to the next row.
         candidates = Signal.like(self.occupied)
         turn = Signal()
         m.d.comb += [
@@ -202,11 +203,13 @@ class Encoder(wiring.Component):
             depth=self.depth, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Number of beats written and read, modulo twice the depth: one bit wider than an address.
+        # Number of beats written and number of beats read, modulo twice the depth: each one bit wider than an
+        # address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one beat. A stream's last beat is held, as zeros, until its group is complete.
+        # Hold one beat. If a stream ends inside a group, its last beat stays here, treated as zeros, until the group
+        # is filled up.
         held = Signal.like(elements)
         present = Signal(self._lanes)
         ending = Signal()

@@ -14,7 +14,7 @@ from hdl.group import GROUP
 
 __all__ = ["LUT_ROWS", "above_lowest", "first_of", "group_layout", "index_of", "lowest", "slices"]
 
-#: Number of rows in one column of LUT memory; a memory with fewer rows does not use fewer LUTs.
+#: Number of rows of a LUT memory cell. A memory with fewer rows takes as many LUTs.
 LUT_ROWS = 16
 
 
@@ -34,7 +34,7 @@ def slices(value, width):
 
 
 def first_of(flags, values):
-    """Value of the lowest set flag, or the last value if no flag is set."""
+    """Return the value that belongs to the lowest set flag, or the last value if no flag is set."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# This module creates units only to read their latencies, and does not elaborate them.
+# Some units are created only because their latencies are needed, and are never elaborated.
 """bfloat16 operands: rounded when they enter the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -34,9 +34,10 @@ def factor_layout(*, exact):
 class BFloat16Rounder(wiring.Component):
     """Round elements to bfloat16, to nearest even.
 
-    A number that rounds to more than the largest becomes an infinity, and one that rounds to a subnormal becomes a
-    zero with the same sign. An element that ``opens`` a sum is not rounded: its factor is exact if factors can be
-    exact, and zero otherwise. Latency is one cycle, throughput is one element per cycle. No register is reset.
+    A number that would round to more than the largest finite bfloat16 becomes an infinity, and one that would round
+    to a subnormal number becomes a zero with the same sign. An element that ``opens`` a sum is not rounded: its
+    factor is exact if factors can be exact, and zero otherwise. Latency is one cycle, throughput is one element per
+    cycle. No register is reset.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class BlockArray(wiring.Component):
 
     @property
     def shortest(self):
-        """Minimum number of rounds per sum with which the array never stalls its source; multiples also work."""
+        """Minimum number of rounds per sum for which the array never stalls its source; multiples of it work, too."""
         return self._form.block
 
     @property

@@ -27,8 +27,8 @@ _NOTHING = 5
 class BlockForm(abc.ABC):
     """Representation of a block format in the array: a shared exponent, and integers times a power of two.
 
-    The product of two factors of one stands for 2 ** (sum of both blocks' exponents - 254 - 2 * ``places``), times
-    the product of both scales' fractions, if any.
+    If two factors are both 1, their product represents 2 ** (sum of both blocks' exponents - 254 - 2 * ``places``),
+    times the product of both scales' fractions, if the format has them.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ class BlockForm(abc.ABC):
 
     @property
     def places(self):
-        """Position of the highest bit in factors of the largest elements. Bit 0 stands for a factor of one."""
+        """Position of the highest set bit in the factors of the largest elements; position 0 stands for a factor of
+        one."""
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
@@ -69,7 +70,7 @@ class BlockForm(abc.ABC):
 
     @property
     def total_bits(self):
-        """Width of the dot product of two blocks in bits, including the sign."""
+        """Width in bits of the dot product of two blocks, including the sign."""
         return (self.block * self.largest ** 2).bit_length() + 1
 
     @property
@@ -79,7 +80,7 @@ class BlockForm(abc.ABC):
 
     @property
     def scaled_bits(self):
-        """Width in bits of a signed dot product of two blocks, times the fractions of their scales."""
+        """Width in bits of the signed dot product of two blocks, multiplied by the fractions of their scales."""
         return self.total_bits
 
     @property
@@ -143,7 +144,8 @@ class MinifloatForm(BlockForm):
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """Exponent of a number. If scales are rounded up, a low bit is added: whether the number raises it."""
+        """Exponent of a number. If scales are rounded up, an additional lowest bit indicates whether the number
+        raises the exponent of its block."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)
@@ -297,6 +299,7 @@ class MinifloatRounder(wiring.Component):
 
 
 def _nearest(number, below):
-    """E2M1 magnitude nearest to ``number`` / 2 ** ``below``, in smallest units; ties to even codes."""
+    """E2M1 magnitude nearest to ``number`` / 2 ** ``below``, in units of the smallest magnitude; ties go to even
+    codes."""
     steps = (low + high for low, high in itertools.pairwise(MINIFLOATS))
     return MINIFLOATS[sum(2 * number + code % 2 > step << below for code, step in enumerate(steps))]

@@ -14,7 +14,7 @@ from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
-#: Maximum number of tiles in flight; there is memory for the initial values and sums of this many.
+#: Maximum number of tiles in flight; the memories hold the initial values and sums of this many tiles.
 BANKS = 4
 
 
@@ -45,8 +45,8 @@ class BlockFormer(wiring.Component):
 
     A block is 16 or 32 elements of a row of A or a column of B, starting from the first term of a sum; a shorter last
     block is filled up with zeros. Beats are stored while the largest exponent of each block is determined. They are
-    then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number of terms. Two blocks
-    of each slot are stored, so that the next blocks arrive while the current ones are read.
+    then read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, whatever the number of terms. Two
+    blocks of each slot are stored, so that the next blocks arrive while the current ones are read.
 
     Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. The
     factors of a block that contains infinities or NaNs are meaningless; its exponent is all ones.
@@ -127,7 +127,8 @@ class BlockFormer(wiring.Component):
         return m
 
     def _elaborate_input(self, m, write, peaks):
-        """Store beats; return whether each half of the memory is full, its last term, and its block."""
+        """Store beats. For each half of the memory, return whether it is full, the number of its last term, and the
+        properties of its block."""
         beat = self.i.payload
         size = self._form.block
         slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
@@ -205,7 +206,8 @@ class BlockFormer(wiring.Component):
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        # The keys of a slot's blocks are read when the slot begins, and its elements once the scales are known.
+        # The keys of a slot's blocks are read when the slot begins; the elements of the slot are read once its scales
+        # are known.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
         spare = self._form.lead - 1
         m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# ``latency`` uses the adder's latency even without elaboration.
+# ``latency`` uses the adder's latency even if this component is not elaborated.
 """Sums of dot products of blocks in binary32, and the results of tiles."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -31,8 +31,8 @@ class BlockSums(wiring.Component):
     From ``start`` on, one dot product arrives per cycle, unit by unit, then row by row and slot by slot. A slot takes
     one cycle per element of a block; cycles after the last unit have no dot product. Each dot product is converted to
     binary32 without rounding, or to a zero or infinity of its sign if it is too small to be normal or too large, and
-    is added to the sum of its slot and unit, which starts at +0.0 or an initial value. The memory of sums has room
-    for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can start.
+    is added to the sum of its slot and unit, which starts at +0.0 or an initial value. The memory of sums can hold
+    :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can start.
 
     The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then one per
     cycle, as long as results are taken. All stages that wait for ``o.ready`` move together; a skid buffer follows.

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Units are created to read their latencies, even where they are not elaborated.
+# Units are created even where they are not elaborated, because their latencies are needed.
 """Weight format: indices into a table of centroids.
 
 A packet contains the table, one word per centroid (omitted if the table is loaded into decoders), followed by the
@@ -132,7 +132,8 @@ class Encoder(wiring.Component):
         m.submodules.packer = packer = BytePacker(words=self.words)
         connect_stream(m, packer.o, self.o)
 
-        # Hold one beat. The last beat of a packet is held, without its indices, until its group is complete.
+        # Hold one beat. The last beat of a packet is held until its group is complete, but with `keep` cleared, so
+        # that it fills up the group with index 0.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -341,7 +342,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_packets(self, m, unpacker, splitter, position, room, error):
-        """Split packets into table and indices."""
+        """Split each packet into its table and its indices."""
         with m.FSM():
             with m.State("Table"):
                 m.d.comb += [

@@ -57,7 +57,7 @@ class MatrixVector(wiring.Component):
         Pulse: a table did not have ``table.centroids`` words.
     """
 
-    #: Number of columns beyond the number of centroids that a row needs to avoid a bubble.
+    #: Number of columns that a row needs, in addition to one per centroid, so that no bubble follows it.
     overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):
@@ -87,7 +87,8 @@ class MatrixVector(wiring.Component):
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        # A column and its bank: in one register while its sums are read, in the next while it is added to them.
+        # Two registers for a column and its bank: the first while the column's sums are read, the second while its
+        # input is added to them.
         stage = data.StructLayout({"valid": 1, "bank": 1, "input": self.i.payload.input.shape()})
         column, addend = Signal(stage), Signal(stage)
         ended = Signal()  # ``column`` is the last one of its rows
@@ -164,7 +165,7 @@ class MatrixVector(wiring.Component):
             sums, rows = [], []
             before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
-            again = Signal(name=f"again_{lane}")  # same sum as the previous column's, which is not yet in memory
+            again = Signal(name=f"again_{lane}")  # same sum as in the previous column; not yet in memory
             target = Signal.like(index, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])

@@ -128,7 +128,7 @@ class NearestCentroid(wiring.Component):
         m = Module()
         lanes, levels = self._lanes, self.latency
 
-        # Index of the next bound to load; 0 means that further words are excess.
+        # Index of the next bound to load; 0 once all bounds are loaded, when any further word is one too many.
         number = Signal(range(self._centroids), init=1)
         loading = Signal()
         m.d.comb += [self.load.ready.eq(1), loading.eq(self.load.valid & (number != 0))]

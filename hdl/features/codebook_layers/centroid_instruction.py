@@ -1,4 +1,5 @@
-"""Checks of the CENTROID instruction, a product with indices as weights: fields, operands and job."""
+"""Checks the fields and operands of a CENTROID instruction, a product with indices as weights, and creates its
+job."""
 
 from amaranth.hdl import Cat, Mux
 from amaranth.utils import bits_for, exact_log2
@@ -18,7 +19,7 @@ LINE_BITS = bits_for(1 << SIZE_BITS)
 
 
 def centroid_sizes(instruction):
-    """Size fields of an instruction, by name."""
+    """Size fields of an instruction, keyed by name."""
     return {"inputs": instruction.columns, "outputs": instruction.outputs, "examples": instruction.rows}
 
 

@@ -218,8 +218,8 @@ class CentroidLayer(wiring.Component):
     def _elaborate_walk(self, m, step, job, begin, last):
         """Step through the rows of all operands.
 
-        For each group of outputs and every eight rows of X, inputs come first, block by block, with a row of indices
-        before each block that needs a new one, followed by eight starts and eight gates.
+        For each group of outputs and every eight rows of X, inputs come first, block by block; a block that needs a
+        new row of indices is preceded by this row. Eight starts and eight gates come after all inputs.
         """
         batch, group, block = (Signal.like(limit, name=name) for name, limit in (
             ("walk_batch", last.batch), ("walk_group", last.group), ("walk_block", last.block)))
@@ -229,7 +229,7 @@ class CentroidLayer(wiring.Component):
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
-        further = 3 - self._lane_bits  # number of low block-number bits that select a block in a row of indices
+        further = 3 - self._lane_bits  # low bits of a block number: its place in a row of indices
         m.d.comb += [
             within.eq(Cat(slot, batch) < job.rows), ends.eq(slot == SLOTS - 1), moves.eq(step.valid & step.ready),
             following.eq(block + 1), step.p.tag.edge.eq(group == last.group),

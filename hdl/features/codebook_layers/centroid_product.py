@@ -55,7 +55,7 @@ class CentroidProduct(wiring.Component):
     Each lane has one adder, one multiplier, and a sum for each of eight examples and each centroid. An input is added
     to the sum of its example and index. After the last column, the sums are read, one per cycle, multiplied, and
     added up: over the centroids in a PRODUCT, and over the examples in a GRADIENT. An output thus takes
-    ``table.centroids`` multiplications for any number of columns.
+    ``table.centroids`` multiplications, whatever the number of columns.
     sim/golden/features/codebook_layers/centroid_product.py states the order of sums.
 
     Eight sums share an adder with a latency of seven cycles and an operand register, so an input is taken, or a term
@@ -80,7 +80,7 @@ class CentroidProduct(wiring.Component):
     i : In(stream of column_layout(lanes, table.index_bits))
         Input of a PRODUCT or GRADIENT.
     rows : In(stream of lanes of 32 bits)
-        For each example, in order: the starts of the outputs in a PRODUCT, or their gradients in a GRADIENT.
+        For each example, in order: the start values of the outputs in a PRODUCT, or their gradients in a GRADIENT.
     o : Out(stream of lanes of 32 bits)
         For each example, in order: the outputs of a PRODUCT.
     gradients : Out(stream of {data, last})
@@ -169,7 +169,8 @@ class CentroidProduct(wiring.Component):
         nearing, landing = Signal(layout), Signal(layout)
         m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
         m.d.sync += landing.eq(nearing)
-        # The signal for a job's last cycle has the same delay as the terms, even if that cycle has no term.
+        # The signal that marks a job's last cycle is delayed as much as the terms, even if there is no term in that
+        # cycle.
         ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
@@ -180,7 +181,8 @@ class CentroidProduct(wiring.Component):
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
-        # If a sum's next term follows eight cycles later, the sum is not written yet and is forwarded to the adder.
+        # If a sum's next term follows eight cycles later, the sum has not been written yet, so it is forwarded to the
+        # adder.
         again = register(m, "again", value=(
             terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
         lane_sums = []
@@ -261,8 +263,8 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Start values are stored while the last inputs are added to their sums, which takes equally long. After
-            # that, there is room for all results.
+            # Start values are stored while the last inputs are added to their sums, which takes the same number of
+            # cycles. The queue of results is empty then, so all results of the job fit.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
                 with m.If(is_gradient | (starting & self.rows.valid)):
@@ -333,7 +335,7 @@ class CentroidProduct(wiring.Component):
         return read.data, loaded.any()
 
     def _elaborate_combination(self, m, lanes, combine, lane, index):
-        """Add the sums of another lane to the sums of lane 0, and clear them."""
+        """Add the sums of another lane to the sums of lane 0, and clear the other lane's sums."""
         (addend, _), *rest = lanes
         began = register(m, "combined", place=index, lane=lane)
         valid = Signal(name="combination")

@@ -156,17 +156,17 @@ class MacArray(wiring.Component):
         return m
 
     def _elaborate_issue(self, m, freed):
-        """Create the registers that hold a beat until its slot's cycle; return them and the ``issue`` signal."""
+        """Create the registers that hold a beat until the cycle of its slot; return them and the ``issue`` signal."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this cycle belongs to it; while no sum is in progress, any cycle does.
+        # Slot of the next beat, and whether this is the cycle of that slot; any cycle is while no sum is in progress.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)
         lag = Signal(range(SLOTS))
-        # The first beat of a last round reserves a bank for the whole round.
+        # The first beat of a tile's last round reserves a bank for all results of that round.
         banks = Signal(range(_BANKS + 1))
-        # Registers that predict that the next beat opens a round, and that no bank is free for it.
+        # Registers that indicate in advance whether the next beat starts a round and whether no bank is free for it.
         opening = Signal(init=1)
         full = Signal()
         issue = Signal()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# An array is created to read its latencies, even where it is not elaborated.
+# An array is created even where it is not elaborated, because its latencies are needed.
 """Factory for the processing array of an operand format."""
 
 from hdl.features.compute.operands import operands_of

@@ -1,4 +1,4 @@
-"""Description of the compute engine: LAYERS."""
+"""Description of the compute engine, which runs LAYERS."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation

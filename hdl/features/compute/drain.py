@@ -107,7 +107,8 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan a tile's row sequences in C and, if it is final, in the gate, in three steps: multiply, add, offer."""
+        """Plan a tile's row sequences in C and, for a final tile, in the gate. It takes three steps: multiply, add,
+        offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
@@ -132,7 +133,8 @@ class Drain(wiring.Component):
                     planned.lines.eq(left["m"]), planned.edge.eq((left["n"] - 1) >> lane_bits),
                     *(planned.mask[lane].eq((left["n"] - 1)[:lane_bits] >= lane) for lane in range(self._lanes))]
                 if target is walk:
-                    # In any order, the last tile contains the last row and column of C, and no terms remain.
+                    # Whatever the order of the loops, the last tile contains the last row and column of C, and
+                    # completes their sums.
                     ends_m = left["m"] <= self._rows << tile.tile
                     ends_n = left["n"] <= (groups << lane_bits)
                     m.d.sync += [planned.tag.partial.eq(tile.partial),

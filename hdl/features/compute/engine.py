@@ -228,7 +228,7 @@ class ComputeEngine(wiring.Component):
         return throttle.enable
 
     def _held(self, m, runner, enable):
-        """Return the list runner's start, extended until the throttled runner has seen it."""
+        """Return the list runner's start signal, held high until the throttled runner has seen it."""
         if not self._config.has("throttles"):
             return runner.start
         waits = Signal()

@@ -125,7 +125,8 @@ class InitialFetch(wiring.Component):
         m.d.comb += [
             common.eq(~tile.again & (job.start.stride == 0)),
             walk.i.payload.eq(planned),
-            # If the matrix ends between rows of units, the lower-numbered rows of units have one more line.
+            # If the number of matrix rows is not a multiple of the rows of units, the first rows of units have one
+            # more line than the others.
             lines.eq((left["m"] + (self._rows - 1) - number) >> row_bits),
             walk.i.p.lines.eq(Mux(common, ~0, lines)),
         ]

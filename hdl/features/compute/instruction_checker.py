@@ -35,7 +35,7 @@ GEMM_OPERANDS = ("c", "a", "b", "start", "gate")
 VECTOR_OPERANDS = ("target", "loss", "source", "labels")
 """Operands of a function of rows in the order of their checks: the targets first."""
 
-#: Number of bits of sizes and strides in a list.
+#: Width in bits of the sizes and strides in an instruction list.
 _FIELD = 16
 
 
@@ -305,7 +305,8 @@ class InstructionChecker(wiring.Component):
         return m
 
     def _sizes(self, m, gemm, vector, centroid, row):
-        """Sizes of an instruction, with 0 replaced by the command's length; whether each size is too large."""
+        """Return the sizes of an instruction, with 0 replaced by the command's length; and for each size, whether it
+        is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         fields |= _codebook_layers().centroid_sizes(centroid) if self._centroids else {}
@@ -349,7 +350,7 @@ class InstructionChecker(wiring.Component):
         return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, rest))
 
     def _operands(self, gemm, vector, sizes):
-        """Operands of matrix products and row functions, in checking order."""
+        """Operands of matrix products and row functions, in the order in which they are checked."""
         rows = {"c": sizes["m"], "a": Mux(gemm.transpose_a, sizes["k"], sizes["m"]),
                 "b": Mux(gemm.transpose_b, sizes["n"], sizes["k"]), "start": sizes["m"], "gate": sizes["m"]}
         columns = {"c": sizes["n"], "a": Mux(gemm.transpose_a, sizes["m"], sizes["k"]),

@@ -1,4 +1,4 @@
-"""Reader of an instruction list of LAYERS."""
+"""Reader for the instruction list of a LAYERS command."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring

@@ -87,7 +87,8 @@ def extents(job, *, rows, lanes):
 
 
 def fits(job, strides, *, lanes, blocks, terms=1):
-    """Whether panels of these extents fit in the blocks and are aligned, and sizes and order are valid.
+    """Whether panels of these sizes fit in the blocks and are aligned, and whether the product's sizes and order are
+    valid.
 
     If sums leave the array between panels, each panel must consist of whole groups of ``terms`` terms.
     """
@@ -301,7 +302,7 @@ class LoopNest(wiring.Component):
         number = {name: Signal(_MAX_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
         beyond = {name: Signal(SIZE_BITS + 1, name=f"tile_beyond_{name}", reset_less=True) for name in names}
         edge = {name: Signal(name=f"tile_edge_{name}", reset_less=True) for name in names}
-        # The job may be replaced before the last tile is announced.
+        # The next job may replace this one before the last tile is announced.
         tile_job = Signal(job.shape(), name="tile_job", reset_less=True)
         extent = {"m": self._rows << tile_job.tile, "n": (SLOTS * self._lanes) >> tile_job.tile}
         most = {"m": (1 << tile_job.row_tiles) - 1, "n": (1 << tile_job.column_tiles) - 1}

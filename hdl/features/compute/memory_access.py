@@ -85,7 +85,7 @@ class MemoryAccess(wiring.Component):
         return m
 
     def _elaborate_reads(self, m):
-        """Connect requests and responses; return whether each port waits."""
+        """Connect requests and responses; for each read port, return whether it is waiting for its memory."""
         m.submodules.asked = asked = SkidBuffer(shape=self.request.payload.shape())
         m.submodules.answers = answers = Queue(shape=self.response.payload.shape(), depth=self.depth, block=False)
         connect_stream(m, self.request, asked.i)
@@ -102,7 +102,7 @@ class MemoryAccess(wiring.Component):
         ]
         step_count(m, room, up=departs, down=granted)
         for memory, port in ports.items():
-            # All memories have the same read latency, so at most one responds in a cycle.
+            # All memories have the same read latency, so at most one of them responds in any cycle.
             with m.If(port.response):
                 m.d.comb += answers.i.payload.elements.eq(port.elements)
             m.d.comb += [
@@ -116,7 +116,7 @@ class MemoryAccess(wiring.Component):
         return [port.valid & ~port.ready for port in ports.values()]
 
     def _elaborate_writes(self, m):
-        """Connect writes; return whether each port waits."""
+        """Connect the write ports; for each of them, return whether it is waiting for its memory."""
         m.submodules.written = written = SkidBuffer(shape=self.write.payload.shape())
         connect_stream(m, self.write, written.i)
         row_write = written.o.payload

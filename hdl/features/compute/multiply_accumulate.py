@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# A multiplier is created to read its latency, even where it is not elaborated.
+# A multiplier is created even where it is not elaborated, because its latency is needed.
 """Multiplier and adder, with eight sums held in the pipeline of the adder."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -91,12 +91,13 @@ class MultiplyAccumulate(wiring.Component):
 
     @property
     def product_latency(self):
-        """Latency in cycles from the factors of a product to the controls of its term."""
+        """Latency in cycles from the factors to the control inputs ``bubble``, ``first`` and ``negative`` of their
+        term."""
         return self._multiplier.latency
 
     @property
     def sum_latency(self):
-        """Latency in cycles from factors to the controls of their sum."""
+        """Latency in cycles from the factors to the control inputs ``store`` and ``place`` of their sum."""
         return self.product_latency + SLOTS
 
     def elaborate(self, platform):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Units are created to read their latencies, even where they are not elaborated.
+# Units are created even where they are not elaborated, because their latencies are needed.
 """Operand formats of a matrix product: rounding, and multiplication in the array."""
 
 import dataclasses

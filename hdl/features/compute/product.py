@@ -17,7 +17,7 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["MatrixProduct", "initial_layout"]
 
-#: Queue capacity in beats between loop nest and array; must exceed the stages of a panel buffer.
+#: Capacity in beats of the queue between loop nest and array; must exceed the number of stages of a panel buffer.
 _BEATS = 17
 
 
@@ -88,7 +88,8 @@ class MatrixProduct(wiring.Component):
 
     @property
     def latency(self):
-        """Latency in cycles from the first read of a product to its first results, excluding its beats."""
+        """Latency in cycles from the first read of a product to its first results, not counting one cycle per
+        beat."""
         return PanelBuffer.latency + self._array.latency - 1
 
     def elaborate(self, platform):

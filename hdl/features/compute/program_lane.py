@@ -40,7 +40,7 @@ def control_layout():
 
 
 def row_values_layout():
-    """Layout of a row's value to store: its largest element, negated."""
+    """Layout of a value to store for a row: the row's largest element, negated."""
     return data.StructLayout({"group": range(THREADS), "largest": FP32.width, "enable": 1})
 
 

@@ -26,10 +26,10 @@ def fetched_layout(answer, tag):
 class RowFetch(wiring.Component):
     """Request memory rows in advance, and output the responses in order, each with the tag of its row.
 
-    A row is accepted only if there is room for its response, so responses never wait and the port can be shared.
-    Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the cycle in
-    which it is accepted; ``i.ready`` depends combinationally on ``request.ready``. Rows that are not read also need
-    room. ``o`` depends only on registers.
+    A row is accepted only if there is buffer space for its response, so responses never wait and the port can be
+    shared. Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the
+    cycle in which it is accepted; ``i.ready`` depends combinationally on ``request.ready``. Rows that pass without
+    being read also take buffer space. ``o`` depends only on registers.
 
     Parameters
     ----------

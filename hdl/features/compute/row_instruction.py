@@ -1,4 +1,4 @@
-"""Checks of the ROWS instruction, a function of a sequence's rows: fields, operands and job."""
+"""Checks the fields and operands of a ROWS instruction, a function of a sequence's rows, and creates its job."""
 
 from amaranth.hdl import Const, Mux
 from amaranth.utils import exact_log2

@@ -134,7 +134,7 @@ class RowLoader(wiring.Component):
         full = Signal()  # the last element of its memory row
         edge = Signal(SIZE_BITS, reset_less=True)  # valid once the first label has been taken
         m.d.sync += edge.eq(job.columns - 1)
-        begins = Signal()  # cycle before the first element of a softmax, which has no labels
+        begins = Signal()  # the cycle before the first element of a softmax (it has no labels)
         if self._sequences:
             m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
         m.d.comb += [

@@ -10,7 +10,7 @@ __all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B
 
 
 class Load(enum.IntEnum):
-    """Operands read for a block of rows; for a matrix operand, the value is its buffer number."""
+    """Operands read for a block of rows. The value of a matrix operand is the number of the buffer for it."""
 
     X = 0
     Y = 1
@@ -105,7 +105,7 @@ class After(enum.IntEnum):
 
 
 class Result(enum.IntEnum):
-    """Use of the results of a pass."""
+    """How the results of a pass are used."""
 
     NOTHING = 0
     """Results are kept in the work buffer, or only summed up."""

@@ -1,4 +1,4 @@
-"""Reader of the row unit: fetches the operands of a block of rows and the row indices into a table."""
+"""Reader of the row unit: fetches the operands of a block of rows, and the indices of table rows."""
 
 from types import SimpleNamespace
 

@@ -27,7 +27,8 @@ def row_sequence_layout(rows, most, lanes, tag):
 
 
 def step_layout(rows, most, lanes, tag):
-    """Layout of a step: memory row, which of its elements are inside, and whether it is the ``last`` row."""
+    """Layout of a step: a memory row, a mask of its elements inside the submatrix, and whether it is the ``last``
+    row."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
         **tagged(tag)})

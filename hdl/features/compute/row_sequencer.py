@@ -96,7 +96,8 @@ class RowSequencer(wiring.Component):
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
 
-        # A column block may start if its first sum will be ready in time, since its other sums then will be, too.
+        # A column block may start if its first sum will be ready in time. All of its other sums will then be ready in
+        # time, too.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
         turns = Signal(range(2 * self._most + 1))
         m.d.comb += [

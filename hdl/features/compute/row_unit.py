@@ -240,7 +240,7 @@ class RowUnit(wiring.Component):
         turn = Signal(range(ROOT_INTERVAL))
         arrives = Signal(root.latency + divider.latency)
         roots, all_roots = Signal.like(sequencer.roots), Signal()
-        square_delay = first.latency + 1  # cycles from an element's turn to its square
+        square_delay = first.latency + 1  # cycles from the issue of an element to its squared deviation
         m.d.sync += [turn.eq(turn + 1), arrives.eq(Cat(live[first.latency - 1] & first.late.root, arrives))]
         m.d.comb += [
             sequencer.turn.eq(turn == 0), sequencer.roots.eq(roots),

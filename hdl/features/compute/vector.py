@@ -272,7 +272,7 @@ class VectorUnit(wiring.Component):
     def _elaborate_control(self, m, phase, memory):
         """Control the units, two stages after the sequencer, while the memory read is in progress.
 
-        In the quotient phase, slot 0 carries a loss and every other slot can carry a quotient.
+        In the quotient phase, slot 0 carries a loss, and any of the remaining slots can carry a quotient.
         """
         sequencer = self._sequencer
         staged = Signal(step_layout(), reset_less=True)
@@ -365,7 +365,7 @@ class VectorUnit(wiring.Component):
             m, "operands", a=Array(memory.elements)[unit], b=Array(lane.total for lane in self._units)[unit])
         m.d.comb += [divider.a.eq(operands.a), divider.b.eq(operands.b)]
 
-        # The delay is odd, so a quotient never arrives in slot 0. It is multiplied by 1.0.
+        # The delay is odd, so a quotient never arrives in slot 0. The quotient is multiplied by 1.0.
         m.submodules.label = marked = DelayLine(shape=1 + self._sequences, cycles=_DIVIDE + divider.latency - 1)
         m.d.comb += marked.i.eq(Cat(label, padding))
         begins = (control.staged.slot == 0) & ~softmax
@@ -411,7 +411,8 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Write the gradient rows and then the loss in its lane; the lanes below the loss are not written."""
+        """Write the rows of the gradient, and then the loss in its lane of a row; lanes below the loss are not
+        written."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
         rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block still to be written

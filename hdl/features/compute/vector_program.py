@@ -30,7 +30,7 @@ SCALE = 64
 
 
 class Factor(enum.IntEnum):
-    """First factor of a step, per thread."""
+    """Choice of the first factor in a step; it applies to every thread."""
 
     RESULT = 0
     """Result of the previous step."""
@@ -47,7 +47,7 @@ class Factor(enum.IntEnum):
 
 
 class Addend(enum.IntEnum):
-    """Addend of a step, per thread."""
+    """Choice of the addend in a step; it applies to every thread."""
 
     CONSTANT = 0
     """The step's constant."""
@@ -145,7 +145,7 @@ EXPONENTIAL = (
     Step(a=Factor.SCALED, b=(FP32.bias - SCALE) << FP32.fraction_bits, loop=Loop.ELEMENTS),
 )
 
-#: Steps of the sum of each row's exponentials, after one step that stores the last exponentials.
+#: Steps that add up the exponentials of each row; they follow one step that stores the last exponentials.
 SUM = (
     Step(b=ONE, take=Take.ELEMENT),
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.RESULT, constant=0, loop=Loop.COLUMNS),

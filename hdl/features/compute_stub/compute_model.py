@@ -17,7 +17,8 @@ __all__ = ["ComputeModel", "compute_cycles", "counts_layout"]
 #: Latency in cycles from a command to its first row; each row then takes one more cycle.
 _WAY = 1 + RowReader.latency + 1 + RowWriter.latency
 
-#: Latency in cycles from the first step of the pace to the last row's earliest output, minus the number of steps.
+#: Number of cycles, in addition to one per pacing step, from the first of these steps to the earliest possible output
+#: of the last row.
 _AHEAD = 4
 
 
@@ -100,7 +101,7 @@ class ComputeModel(wiring.Component):
         length = Signal(range(elements + 1))
         empty = Signal()
         count = Signal(range(rows + 1))  # number of rows; one if length is 0
-        steps = Signal(signed(34))  # number of pace steps until the last row is due
+        steps = Signal(signed(34))  # number of pacing steps until the last row is due
         # Each step adds `count` to a sum; while the sum is not negative, a row is due and `steps` is subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()

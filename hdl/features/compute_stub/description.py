@@ -1,4 +1,4 @@
-"""Description of the compute stub: COMPUTE."""
+"""Description of the compute stub, the engine that runs COMPUTE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation

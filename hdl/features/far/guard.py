@@ -60,7 +60,7 @@ class FarGuard(wiring.Component):
         owed, old, following = self.owed, self.old, Signal.like(self.owed)
         was_reset = Signal()  # links were reset while rows were pending
         may, asked, outside, zeros = Signal(), Signal(), Signal(), Signal()
-        answer = Signal(32 * self._lanes)  # register, which is reset to answer with zeros; this saves logic
+        answer = Signal(32 * self._lanes)  # output register; resetting it to answer with zeros saves logic
         m.d.comb += [
             guard.window.eq(self.window), guard.row.eq(engine.row),
             self.owes.eq(owed != 0), old.eq(was_reset & self.owes), may.eq(engine.write | ~old),

@@ -202,8 +202,9 @@ class FarMemories(wiring.Component):
         ]
 
     def _tenancy(self, name, kind, engines):
-        """Return the window in the far memory, the queue and the request code of each port at a memory. The host
-        comes last, with the whole memory and no queue. The result is empty in an unguarded node.
+        """Return the window in the far memory, the queue and the request code of each port of a memory. The host's
+        port comes last; its window is the whole memory, and it has no queue. The result is empty in an unguarded
+        node.
         """
         if self._owners is None:
             return [{}] * (engines + 1)
@@ -225,7 +226,7 @@ class FarMemories(wiring.Component):
         return guard
 
     def _tell(self, accesses):
-        """Record accesses outside the window, by queue."""
+        """For each queue, record its accesses outside the window."""
         for queue in range(len(self.strays)):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 

@@ -35,8 +35,8 @@ class Mover(wiring.Component):
 
     Cycles spent waiting for the far memory to accept a request or to answer are counted. When the count reaches
     ``timeout``, the command ends with FAR_TIMEOUT, and the detail is the number of elements moved by then. Answers
-    that arrive after the end of their command are dropped, and the next MOVE_IN waits for them; ``link_reset`` clears
-    the record of them.
+    that arrive after the end of their command are dropped. The next MOVE_IN makes no request until all of them have
+    arrived; ``link_reset`` sets their number to 0.
 
     Parameters
     ----------
@@ -127,7 +127,8 @@ class Mover(wiring.Component):
         return m
 
     def _answers(self, m, job, runner, writer, taken):
-        """Write far-memory answers to the near memory; return the pending rows and the room for more."""
+        """Write far-memory answers to the near memory; return the numbers of pending rows, and of rows that may still
+        be requested."""
         lanes, far = self._config.lanes, self.far
         m.submodules.queue = queue = ResetInserter(runner.reset)(
             Queue(shape=data.ArrayLayout(32, lanes), depth=OUTSTANDING, block=False))

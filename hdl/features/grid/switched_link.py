@@ -81,7 +81,7 @@ class SwitchedLink(wiring.Component):
         As in :class:`~hdl.ring.link_ends.LinkEnds`. Bypassing words are not slowed.
     """
 
-    #: Whether the link ends buffer packets until they are accepted.
+    #: Whether packets are buffered in the link ends until they are accepted.
     buffered = True
 
     def __init__(self, *, config):
@@ -123,7 +123,7 @@ class SwitchedLink(wiring.Component):
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
                 transmitter.port.eq(wanted), switch.port.eq(transmitter.at), self.may_start.eq(transmitter.may_start),
-                reset.eq(self.reset_link | loaded),  # links of a new setting start again
+                reset.eq(self.reset_link | loaded),  # after a new setting, all links start again
             ]
             self._repair(m, transmitter, receivers, seats, reset)
         else:
@@ -186,8 +186,8 @@ class SwitchedLink(wiring.Component):
 
     def _repair(self, m, transmitter, receivers, seats, reset):
         """Count words as they enter and leave; connect the control words to ring 0's ports."""
-        # All nodes have their settings: a packet has been sent or expected since links were reset, or there is a
-        # control word, which is sent at the beginning of a run.
+        # All nodes are known to have their settings if a packet has been sent or expected since links were reset, or
+        # if there is a control word to send: the first one is sent at the beginning of a run.
         begun = Signal()
         first = seats.sends[0]
         # The transmitter accepts no word until it uses the first port, so this signal may be a cycle late.

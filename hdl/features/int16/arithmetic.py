@@ -50,8 +50,8 @@ class Arithmetic(wiring.Component):
         twice = Signal(signed(_PRODUCT))
         total = Signal(signed(_PRODUCT + 1))
         m.d.sync += product.eq((self.factor * self.value) >> FRACTION_BITS - 1)
-        # With h halves, floor((2 base + h + 1) / 2) rounds base + h / 2 half up, and floor((2 base + ~h + 1) / 2) is
-        # base - h / 2 rounded half up. An addend is an even number of halves.
+        # The term is a number h of halves. Then floor((2 base + h + 1) / 2) is base plus h / 2 rounded half up, and
+        # floor((2 base + ~h + 1) / 2) is base minus h / 2 rounded half up. For an addend, h is even.
         subtract = self.term == Term.MINUS_PRODUCT
         m.d.comb += [
             twice.eq(Mux(self.term == Term.PLUS_ADDEND, self.addend.shift_left(1),

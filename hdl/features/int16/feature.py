@@ -24,7 +24,7 @@ class Int16Memories(Section):
         Capacities of the gradient and weight memories in elements: multiples of 32, at most 16,384.
     """
 
-    #: Fixed values of properties that all nodes have as registers.
+    #: Fixed values of two properties that every node reports in registers.
     state: ClassVar[int] = 32
     planes: ClassVar[int] = 0
 

@@ -89,7 +89,7 @@ class Int16Node(wiring.Component):
         return m
 
     def _connect(self, m, queue, registers, memories, units):
-        """Connect the engines; the engine with a true condition uses the memories and the queue."""
+        """Connect the engines to the memories and the queue, which are used by the engine whose condition is true."""
         counts = {}
         for (engine, unit), active in units:
             joined = [(at(unit, path), memories[name]) for name, paths in engine.reads.items() for path in paths]

@@ -12,7 +12,7 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: Extent combinations permitted for an operation of an int16 node: the reach of each base address.
+#: How far an operation of an int16 node may reach from each of its base addresses: the permitted combinations.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
 # Indices of the descriptor words that are read; the rest are unused.
@@ -20,7 +20,8 @@ _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(8)
 
 
 def fields_layout():
-    """Layout of the strobes that mark the command field being checked, for the fields that engines use."""
+    """Layout of strobes, one for each command field that engines use; each is high while its field is being
+    checked."""
     return data.StructLayout(dict.fromkeys(("gradient_base", "weight_base", "length"), 1))
 
 

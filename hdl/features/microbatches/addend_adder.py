@@ -114,7 +114,7 @@ class AddendAdder(wiring.Component):
         return m
 
     def _leave(self, m, *, total, offered, closes, expected, free):
-        """Second stage: sums, the last one of a packet after the check."""
+        """Second stage: output the sums; the last sum of a packet leaves only after the check."""
         held, compares, verified = Signal(), Signal(), Signal()
         left, formed = Signal(_TOTAL), Signal(_TOTAL, reset_less=True)
         demanded = Signal(_TOTAL, reset_less=True)
@@ -144,6 +144,7 @@ class AddendAdder(wiring.Component):
         return functools.reduce(operator.add, self._lanes(word))
 
     def _added(self, word, before):
-        """Word of the sums of two words. Tests replace it by adders with faults."""
+        """Add the integers of two words lane by lane; return the word of sums. Tests override this to inject
+        faults."""
         return Cat((own + other)[:self._width]
                    for own, other in zip(self._lanes(word), self._lanes(before), strict=True))

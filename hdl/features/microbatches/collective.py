@@ -23,8 +23,8 @@ class MicrobatchesExtension(CollectiveExtension):
         return {"addends": In(ADDENDS), "total": In(range(MAX_ADDENDS + 1)), "stride": In(_STRIDE_BITS)}
 
     def take(self, m, units, command):
-        """Set the addends, and replace the number of bits that the reproducible feature, which is earlier in the
-        registry, has derived from the number of nodes."""
+        """Set the number and distance of addends, and ``spare``: the reproducible feature, which comes earlier in the
+        registry, has derived ``spare`` from the number of nodes only."""
         engine, setup = units.engine, units.setup
         m.d.sync += [
             setup.addends.eq(Mux(engine.addends == 0, 1, engine.addends)),

@@ -1,4 +1,5 @@
-"""Exponents of groups that have several addends: their maximum, and repetition for each addend."""
+"""Units for exponent fields of groups with several addends: one takes the maximum over all addends, the other repeats
+a field for each addend."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring

@@ -56,7 +56,7 @@ class GroupJobs(wiring.Component):
         m = Module()
         row = Signal.like(self.i.payload.row)  # first row of the group in the first vector
         current = Signal.like(row)  # first row of the group in the vector of the offered job
-        left = Signal.like(self.i.payload.count)  # number of elements, from this group on
+        left = Signal.like(self.i.payload.count)  # remaining elements, including this group's
         addend = Signal(ADDENDS)
         following = Signal.like(row)
         inside = (GROUP // self._lanes).bit_length() - 1

@@ -40,21 +40,21 @@ def _extended(description, component, instruction):
 
 def describe_exponents(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that exchanges exponents."""
-    # Number of groups of each scan.
+    # The added instruction gives the number of groups in each scan.
     return _extended(exponents_part.describe(config), MicrobatchExponents,
                      Instruction("scanned_groups", SUMS, _GROUPS, _groups_ahead, present=has_ahead))
 
 
 def describe_sums(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription` of the part that sums integers."""
-    # Number of groups of each packet of sums of the node's own addends.
+    # The added instruction gives the number of groups in each packet that holds sums of the node's own addends.
     return _extended(integer_sum.describe(config), MicrobatchSum,
                      Instruction("added_groups", SUMS, _GROUPS, groups_in))
 
 
 class _AddendReader:
     """Reading of all addends of a node, group by group. :class:`GroupJobs` applies the command's pitch, so the reader
-    is not strided.
+    does not have to.
     """
 
     def _read_gradients(self, m, jobs):
@@ -88,7 +88,8 @@ class MicrobatchSum(_AddendReader, IntegerSum):
     """
 
     def _connect_fields(self, m, agreed, fields, quantizer, hashes):
-        # The quantizer and its reader hold the beats and fields of some packets, and the adder one packet.
+        # The quantizer and its reader can hold beats and fields of several packets, and the adder holds one more
+        # packet; the hashes of all these packets may have to wait.
         m.submodules.field_hash = field_hash = FieldHash(depth=Quantizer.latency + 4)
         m.submodules.repeater = repeater = FieldRepeater()
         for source, sink in ((agreed, field_hash.i), (field_hash.hash, hashes), (field_hash.o, fields.i),

@@ -86,8 +86,9 @@ class Encoder(wiring.Component):
         return m
 
     def _find(self, m, blocks):
-        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: the steps between
-        a block's numbers are powers of two, each of which either divides the smallest normal number or exceeds it.
+        """Detect zeros and saturations. Only codes of zero are looked for, because a normal number with a nonzero
+        code never decodes to zero: the distance between neighbouring numbers of a block is a power of two, which
+        either divides the smallest normal number or exceeds it.
         """
         block = blocks.payload
         nan = block.exponent == self._codec.nan

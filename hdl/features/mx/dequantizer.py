@@ -107,7 +107,8 @@ class Dequantizer(wiring.Component):
             if codec.top_field == 1:
                 amount, none = leading_zeros(m, magnitude)
                 shifted = shift_left(m, magnitude, amount)
-                # The magnitude of -2 is not zero, but its visible bits are, so its count of leading zeros becomes -1.
+                # The stored magnitude bits of -2 are all zero although the number is not, so its count of leading
+                # zeros is set to -1.
                 minus = none & sign if codec.complement else C(0, 1)
                 zero = none & ~minus
                 offset = Cat(amount, minus).as_signed()

@@ -84,13 +84,13 @@ def random_state(seed):
 
 
 def check_integer(name, value, low, high):
-    """Raise ValueError unless a parameter is an integer within the bounds."""
+    """Raise ValueError unless a parameter is an integer within the given bounds."""
     if not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name} must be an integer between {low} and {high}, not {value!r}")
 
 
 def check_power(name, value, low, high):
-    """Raise ValueError unless a parameter is a power of two within the bounds."""
+    """Raise ValueError unless a parameter is a power of two within the given bounds."""
     if not isinstance(value, int) or not low <= value <= high or value & (value - 1):
         raise ValueError(f"{name} must be a power of two between {low} and {high}, not {value!r}")
 
@@ -119,7 +119,8 @@ class BlockCodec:
 
     @property
     def rounds_up(self):
-        """Whether the exponent is increased by one if a number in the block is above the format's largest."""
+        """Whether a block's exponent is increased by one if a number of the block would otherwise exceed the format's
+        largest number."""
         return False
 
     @property
@@ -134,7 +135,7 @@ class BlockCodec:
 
     @property
     def header_bits(self):
-        """Number of bits of a block's exponent and differences."""
+        """Total number of bits of a block's exponent and differences."""
         return self.exponent_bits + self.subsets * self.difference_bits
 
     @property

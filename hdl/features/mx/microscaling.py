@@ -105,7 +105,7 @@ class Microscaling(BlockCodec):
 
     @property
     def nan_magnitude(self):
-        """Magnitude that is a NaN, or None."""
+        """Magnitude that encodes NaN; None if the format has no such magnitude."""
         return 0x7F if self.element is Element.FP8_E4M3 else None
 
 

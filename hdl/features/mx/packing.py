@@ -14,7 +14,8 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Return the start positions of beats in a word, the bits per beat, and the maximum words a beat completes."""
+    """Return the start positions of beats in a word, the bits per beat, and the maximum number of words that a beat
+    completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
     start, words, seen = 0, 1, []
@@ -213,7 +214,7 @@ class Unpacker(wiring.Component):
         # The most recent input words, the number of their units already used, and whether they end a packet.
         held = Signal(row, reset_less=True)
         whole = row // unit
-        used = Signal(range(max(whole, 2)), init=whole - 1)  # number minus one; initially all are used
+        used = Signal(range(max(whole, 2)), init=whole - 1)  # number of used units - 1; initially all are used
         ended = Signal()
         count = Signal(range(self._words + 1))
 

@@ -7,9 +7,9 @@ from amaranth.lib.memory import Memory
 
 __all__ = ["Pipeline"]
 
-#: Maximum delay in steps that uses flip-flops.
+#: Longest delay, in steps, for which flip-flops are used.
 _SHORT = 8
-#: Number of rows in one column of LUT memory.
+#: Depth of the memory that a LUT provides, in words of one bit.
 _LUT_ROWS = 16
 
 

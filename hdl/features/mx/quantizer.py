@@ -45,7 +45,8 @@ def _levels(codec, lanes):
 
 
 def _found(codec, lanes):
-    """Latency in cycles from a block's last beat in the first register until the block's common values."""
+    """Latency in cycles from when the first register holds a block's last beat until the values common to the block
+    are known."""
     return sum(_levels(codec, lanes)) + (codec.subsets > 0) + (codec.block > lanes)
 
 
@@ -61,8 +62,9 @@ class Quantizer(wiring.Component):
     its last beat is accepted: elements are delayed by exactly the time needed to determine the largest exponent. A
     partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together when the output is free and, while a block is incomplete, only as its beats arrive. A
-    block with late beats therefore delays the previous block. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together when the output is free; while the latest block is incomplete, they move only when one of
+    its beats arrives. A block with late beats therefore delays the previous block. ``i.ready`` depends
+    combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -130,7 +132,8 @@ class Quantizer(wiring.Component):
             with m.If(advance & entering):
                 m.d.sync += [beat.eq(Mux(final, 0, beat + 1)), padding.eq((padding | source.last) & ~final)]
 
-        # Elements, truncated to guard bits below the last place of the largest magnitude, and a sticky bit.
+        # Truncate the elements, keeping guard bits below the last place of the format's largest magnitude, and a
+        # sticky bit.
         guard = RANDOM_BITS if stochastic else 1
         wanted = codec.fraction_bits + guard
         kept = min(wanted, format.fraction_bits)
@@ -146,7 +149,7 @@ class Quantizer(wiring.Component):
                 exponent = Mux(present, Mux(above, codec.highest, opened.exponent), 0)
                 fraction, sticky = fraction | above.replicate(kept), sticky | above
             if codec.rounds_up:
-                # The scale is derived from this value.
+                # The scale of a block is derived from the largest of these values.
                 raises = present & self._is_above(opened.fraction) & opened.exponent.any() & (
                     opened.exponent < ONES - 1)
                 peak = {"peak": (exponent + raises)[:8]}
@@ -293,7 +296,7 @@ class Quantizer(wiring.Component):
             fraction, sign = rest[:kept], rest[kept]
             sticky = rest[kept + 1] if lost else C(0, 1)
 
-            # Number of bits to shift right, and the field of the magnitude.
+            # Number of bits to shift right, and exponent field of the magnitude.
             limit = codec.fraction_bits + guard
             places = limit.bit_length()
             if codec.top_field == 1:
@@ -302,7 +305,7 @@ class Quantizer(wiring.Component):
                 if not codec.subsets:
                     m.d.comb += right.eq(block.top - own)
                 elif width == 1:
-                    # The subset's one-bit difference is subtracted as the borrow.
+                    # The subset's difference has one bit, which is subtracted as a borrow.
                     start = block.reach if self._among else block.top
                     chain = Signal(1 + len(start), name=f"chain_{lane}")
                     m.d.comb += [chain.eq(Cat(C(0, 1), start) - Cat(lowered[lane], own)), right.eq(chain[1:])]
@@ -324,7 +327,8 @@ class Quantizer(wiring.Component):
                     f"aimed_{lane}", amount=Mux(negative, ~field[:places], 0), negative=negative, sign=sign,
                     fraction=fraction, sticky=sticky, zero=far | ~own.any(),
                     base=Mux(negative, 0, field[:base_bits]))
-                # A number below the smallest normal number is shifted by one bit plus the complement of its field.
+                # A number below the format's smallest normal number has a negative field. It is shifted right by one
+                # bit, and then by the bitwise complement of its field.
                 opened = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
                 window_in = Signal(wanted + 1, name=f"lowered_{lane}")
                 m.d.comb += window_in.eq(Mux(aimed.negative, opened[1:], opened))

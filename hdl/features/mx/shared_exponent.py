@@ -80,7 +80,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def nan_magnitude(self):
-        """Magnitude that is a NaN, or None."""
+        """Magnitude that encodes NaN; None if the format has no such magnitude."""
         return None
 
 

@@ -40,7 +40,7 @@ class ScaledForm(BlockForm):
 
     @property
     def scaled_bits(self):
-        """Width in bits, with sign, of the dot product of two blocks times the fractions of their scales."""
+        """Width in bits of the signed dot product of two blocks, multiplied by the fractions of their scales."""
         return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
 
     @property

@@ -16,7 +16,8 @@ __all__ = ["Quantizer", "quantizer_latency"]
 
 
 def _found(codec, lanes):
-    """Number of steps from a block's last beat in the first register until its common values are known."""
+    """Number of pipeline steps from when the first register holds a block's last beat until the values common to the
+    block are known."""
     return lanes.bit_length() - 1 + (codec.block > lanes) + 3
 
 
@@ -31,8 +32,9 @@ class Quantizer(wiring.Component):
     One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
     its last beat is accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`, when the output is free and, while a
-    block is incomplete, only as its beats arrive. ``i.ready`` depends combinationally on ``o.ready``.
+    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`, when the output is free; while the
+    latest block is incomplete, they move only when one of its beats arrives. ``i.ready`` depends combinationally on
+    ``o.ready``.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def find_scale(m, pipeline, largest, power):
     Value
         Seven bits of E4M3; nonzero.
     """
-    sixth = Signal(5, name="sixth")  # a one, three bits of the scale, one more bit; then the sticky bit
+    sixth = Signal(5, name="sixth")  # after an implied one: three bits of the scale, a guard bit, a sticky bit
     with m.Switch(largest.fraction):
         for fraction in range(64):
             x, divisor = fraction + 64, 3 if fraction < 32 else 6
@@ -40,7 +40,8 @@ def find_scale(m, pipeline, largest, power):
     m.d.comb += field.eq(largest.exponent - (ORIGIN + 2 + power) - ~largest.fraction[-1])
     normal = ~field[-1] & field[:-1].any()
     over = ~field[-1] & field[4:-1].any()
-    # Fields of 0, -1 and -2 shift by one, two and three bits; anything lower rounds to at most 2 ** -9.
+    # For exponent fields of 0, -1 and -2, the significand is shifted right by one, two and three bits. With any lower
+    # field, the scale rounds to at most 2 ** -9.
     staged = pipeline.register(
         "sixth", bits=sixth[1:] | over.replicate(4), rest=sixth[0] | largest.rest,
         right=Mux(normal, 0, (1 - field[:2])[:2]), field=Mux(normal, field[:4] | over.replicate(4), 0),

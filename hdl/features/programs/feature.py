@@ -9,7 +9,7 @@ from hdl.section import Flag, Integer, OneOf, Section, option
 
 __all__ = ["FEATURE", "Programs", "ProgramsFeature"]
 
-#: Maximum number of commands in a program: command counts are compared modulo 2^16.
+#: Maximum number of commands in a program. It is limited because command counts are compared modulo 2^16.
 _MAX_COMMANDS = 1024
 
 

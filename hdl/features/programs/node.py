@@ -1,4 +1,4 @@
-"""Programs in a node."""
+"""Connection of a node's programs to its other units."""
 
 from hdl.control.host_side import connect_programs
 from hdl.node_extension import NodeExtension

@@ -20,12 +20,13 @@ def edit_layout():
 
 
 def bank_layout():
-    """Layout of the banks' state: running bank, whether an edit is pending, number of the active edit."""
+    """Layout of the banks' state: the running bank, whether an edit is pending, and the number of the active edit."""
     return data.StructLayout({"bank": 1, "pending": 1, "reserved": 14, "number": 16})
 
 
 def set_layout():
-    """Layout of two numbers: the set that is running or was run last, and the latest accepted edit."""
+    """Layout of two numbers: ``set`` is the number of the set that is running or, if none is, that ran last;
+    ``latest`` is the number of the edit accepted last."""
     return data.StructLayout({"set": 16, "latest": 16})
 
 
@@ -57,11 +58,12 @@ class BanksSignature(wiring.Signature):
 class ProgramBanks(wiring.Component):
     """Select the running bank and check edits.
 
-    Passes are numbered as sets: the set of a run is its ``first``, the number of passes before the run. An edit is
-    accepted if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle
-    bank, which must not be empty. It waits until a run begins with its set. In that cycle, the banks of all queues
-    are swapped, never during a run. A run that begins with a different set leaves the edit waiting, and uses the
-    current bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
+    Programs take effect at sets, which are numbered by passes: the set of a run is its ``first``, the number of
+    passes before the run. An edit is accepted if it is newer than the latest one, is for the set after the latest
+    run, and has the digest of the idle bank, which must not be empty. It waits until a run begins with its set. In
+    that cycle, the banks of all queues are swapped, never during a run. A run that begins with a different set leaves
+    the edit waiting, and uses the current bank. A header for the idle bank cancels a waiting edit; its number cannot
+    be used again.
 
     The digest restarts with a header for queue 0 and slot 0 of the idle bank, and covers all words loaded into that
     bank, including headers. It equals their zlib CRC-32. After a swap there is no digest.
@@ -98,8 +100,8 @@ class ProgramBanks(wiring.Component):
         counted = Signal()
         known = Signal()  # there is a digest
         digest = Signal(32)  # complement of the CRC register
-        following = Signal(16)  # set after the latest run
-        due = Signal(16)  # set of the waiting edit
+        following = Signal(16)  # number of the set that follows the latest run
+        due = Signal(16)  # number of the set of the waiting edit
         turns = Signal()
         chosen = Signal(bank_state_layout())  # state of the bank used by the run
 

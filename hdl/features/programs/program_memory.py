@@ -143,7 +143,8 @@ class ProgramMemory(wiring.Component):
         return states
 
     def _begin(self, m, header, start, lengths, model):
-        """Accept a header for a bank: set its queue's length to ``start`` and the bank's ``model``."""
+        """Accept a program header: set the program length of the queue that it names to ``start``, and store its
+        model number in ``model``."""
         m.d.sync += model.eq(header.model)
         for n in range(self._queues):
             with m.If(header.queue == n):

@@ -12,7 +12,8 @@ REGIONS_MAX = 63
 
 
 def region_layout():
-    """Region of a command, and flags: even and odd passes have weights ``apart``; this pass is ``odd``."""
+    """Layout of a command's region and two flags: even and odd passes have separate weights (``apart``), and this
+    pass is ``odd``."""
     return data.StructLayout({"region": range(REGIONS_MAX + 1), "apart": 1, "odd": 1})
 
 

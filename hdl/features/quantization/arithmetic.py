@@ -50,7 +50,7 @@ class Variant(enum.StrEnum):
 
 
 class Form(enum.StrEnum):
-    """Hardware implementation of the multiplication; both give the same results."""
+    """Choice between two implementations of the multiplication in hardware, which give the same results."""
 
     ADJUSTED = "adjusted"
     """A * X: a multiplier is one bit wider than a code."""

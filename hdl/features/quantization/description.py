@@ -1,4 +1,4 @@
-"""Description of the inference engine: INFER."""
+"""Description of the inference engine, which runs INFER."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation

@@ -113,7 +113,7 @@ class InferenceDataflow(wiring.Component):
             fork.enable.eq(~0),
         ]
 
-        # Three readers, which read one run of rows each per sample.
+        # Three readers; each of them reads one sequence of consecutive rows per sample.
         readers, jobs = {}, {}
         for output, (name, part, memory, port) in enumerate((
             ("codes", "code", weights, self.weight_read[1]),
@@ -276,7 +276,8 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
-    # With one lane, the first output has two rows of parameters, and another sample's inputs come in between.
+    # With one lane, the parameters of the first output take two rows. If there are several samples, inputs of another
+    # sample are read between these two rows.
     between = 1 + (samples > 1) if lanes == 1 else 0
     multiplying = peak_cycles(layers, samples, lanes=lanes)
     return ahead + InputBuffer.latency + between + multiplying + after + ResultWriter.latency

@@ -75,7 +75,7 @@ class Requantizer(wiring.Component):
         low = register(source.sum[:_LOW_BITS] * multiplier, "low")
         high = register(source.sum[_LOW_BITS:].as_signed() * multiplier, "high")
         move()
-        # One guard bit below the product is enough to round it for any shift: the half is added there.
+        # With one guard bit below the product, the half for rounding can be added whatever the shift.
         width = 1 + ACCUMULATOR_BITS + MULTIPLIER_BITS
         product = Signal(signed(width - 1), name="product", reset_less=True)
         with m.If(free):

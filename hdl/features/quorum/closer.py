@@ -76,8 +76,8 @@ class QuorumCloser(wiring.Component):
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # Results of the current lap. A node's first slot is held until its second is read; masks rotate by one bit
-        # per node.
+        # Results of the current lap. The result for a node's first slot is kept until its second slot has been
+        # examined; then the masks are rotated by one bit for the next node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)

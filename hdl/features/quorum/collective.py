@@ -23,7 +23,7 @@ def quorum_relay():
 
 
 class QuorumExtension(CollectiveExtension):
-    """Connects the control words of rounds to the quorum engine."""
+    """Connects the control words for quorum rounds to the quorum engine."""
 
     joins = {"rounds": "rounds"}
 

@@ -31,8 +31,8 @@ class QuorumState(wiring.Component):
     increase with age, so that the outcome for a gradient does not depend on whether its computation ends before or
     after rounds are closed without it.
 
-    A gradient stays pending until it is applied, applied late or dropped, in the cycle in which its slot stops being
-    pending. A reset drops all pending gradients.
+    A gradient stays pending until it is applied, applied late or dropped; it is counted as such in the cycle in which
+    its slot stops being pending. A reset drops all pending gradients.
 
     At most one round after the active one can be closed, since rank 0 does not close a round before its own share of
     the previous round has ended, and this node's share of that round came earlier.

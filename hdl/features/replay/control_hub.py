@@ -92,7 +92,7 @@ class ControlHub(wiring.Component):
         word = data.View(control_layout(), incoming)
         kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
         first, whole = Signal(), Signal()
-        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # a valid mark implies `whole`
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # a valid mark sets `whole`, too
         follow = Signal.like(word.words)
         singles = SINGLE_IN_SLOTS if any(ControlType.RECORD in types for types in self._takes) else SINGLE
         single = Cat(word.type == type for type in singles).any()

@@ -58,7 +58,7 @@ class ControlTransmitter(wiring.Component):
         id, next_id = Signal(2), Signal(2)
         confirmed, holds = Signal(), Signal()  # receiver has seen the last restart; words wait for this
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since the last progress reported by the receiver, and their limit: the round trip plus PATIENCE.
+        # Cycles since the receiver last reported progress, and the limit of this count: the round trip plus PATIENCE.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -101,13 +101,13 @@ class ControlTransmitter(wiring.Component):
             with m.Elif(~first & (timer == Mux(again, START_AGAIN_LATER + ENDS, START_AGAIN + ENDS))):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(goes_back):
-            # Consecutive restarts without words in between share a number, so one in flight is not mistaken for a
+            # Restarts with no words between them share a number, so that one still in flight is not mistaken for a
             # later one.
             m.d.comb += next_id.eq(id + (demanded | ~holds))
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded)]
 
-        # Restart numbers continue across a link reset, so that a START from before it differs from the one
-        # after it.
+        # A link reset does not reset the restart number, so a START sent before the reset, which may still be in
+        # flight, has a different number than the one sent after it.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
         with kept.If(~self.reset_link):

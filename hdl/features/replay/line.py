@@ -106,8 +106,8 @@ class Listener(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        phased = Signal()  # a first message may have begun; its bits will show
-        count = Signal(range(MESSAGE_BITS + 1))  # number of message bits received so far, or of successive zeros
+        phased = Signal()  # the start of a message may have been found; its CRC will confirm this
+        count = Signal(range(MESSAGE_BITS + 1))  # message bits received or, in a gap, zeros in a row
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)
         whole = Signal(init=1)  # all of this message has been received on this line

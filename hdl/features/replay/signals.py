@@ -137,8 +137,8 @@ class SignalRelay(wiring.Component):
                 self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # Queues take turns. This node's own word has priority, but is sent only once per trip around the
-                # ring.
+                # The counts of the queues are sent in rotation. The node's own SIGNALs have priority over forwarded
+                # ones, but only one of them is on the ring at a time.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]

@@ -16,9 +16,11 @@ __all__ = ["ReplayTransmitter"]
 
 #: Cycles from the first START on the wires to its answer, with zero-latency wires.
 ENDS = 35
-#: Cycles without progress before a restart is sent, beyond twice the wires' latency: time for four messages.
+#: Number of cycles without progress, in addition to twice the latency of the wires, after which a restart is sent:
+#: enough time for four messages.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``ENDS`` without an answer before START is repeated, for the first time and for later times.
+#: Number of cycles, in addition to ``ENDS``, that START may remain unanswered before it is repeated: for the first
+#: repetition, and for all later ones.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -27,9 +29,9 @@ def _row_layout():
 
 
 def _link_layout():
-    """Layout of the state of an idle link, without the number of its last restart: the number of the window's
-    word 0, the number of packets known to have left the receiver, whether START has been answered, and the latency of
-    this answer minus the cycles at both ends."""
+    """State of an idle link, except for the number of its last restart: the number of the window's first word, the
+    number of packets known to have left the receiver, whether START has been answered, and the number of cycles from
+    START to its answer, not counting the cycles in the units at both ends."""
     return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
@@ -182,7 +184,7 @@ class ReplayTransmitter(wiring.Component):
             self.delay.eq(link.round[1:]),
         ]
         if self._timed:
-            m.d.comb += self.round.eq(link.round - 1)  # halving drops the additional cycle
+            m.d.comb += self.round.eq(link.round - 1)  # `delay` needs no correction: halving drops this cycle
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):
@@ -207,7 +209,8 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Consecutive restarts without words in between share a number, so none is mistaken for a later one.
+            # Restarts with no words between them share a number, so that one still in flight is not mistaken for a
+            # later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
@@ -217,7 +220,7 @@ class ReplayTransmitter(wiring.Component):
         if has_ports:
             other = Signal(_link_layout())
             elsewhere = self.at != self.port
-            at_rest = Signal()  # stays high while no word is taken, except for a requested restart
+            at_rest = Signal()  # stays high if no word is taken and no restart requested
             m.d.sync += at_rest.eq(
                 elsewhere & self.home & ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending)
             m.d.comb += [
@@ -236,8 +239,8 @@ class ReplayTransmitter(wiring.Component):
                     asked.eq(other.started),
                 ]
 
-        # Restart numbers continue across a reset of the link, so that a START from before the reset, which may still
-        # be in flight, differs from the next one.
+        # A link reset does not reset the restart number, so a START sent before the reset, which may still be in
+        # flight, has a different number than the one sent after it.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
         if has_ports:

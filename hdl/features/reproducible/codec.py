@@ -36,5 +36,5 @@ class IntegerCodec:
         return -(-count * self.width // WORD)
 
     def length_counter(self):
-        """Return a length counter that counts words."""
+        """Return a counter for packet lengths in words."""
         return FixedLength(block=1, block_bits=self.width)

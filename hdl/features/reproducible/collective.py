@@ -8,7 +8,8 @@ __all__ = ["ReproducibleExtension", "spare_bits"]
 
 
 def spare_bits(addends, most):
-    """Return the bits that a sum needs beyond its addends: log2 of their number, at most ``most``, rounded up."""
+    """Return by how many bits a sum is wider than its addends: log2 of their number, rounded up. There are at most
+    ``most`` addends."""
     spare = 0
     for bits in range((most - 1).bit_length()):
         spare = Mux(addends > 1 << bits, bits + 1, spare)

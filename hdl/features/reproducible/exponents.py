@@ -64,7 +64,7 @@ class ExponentScan(wiring.Component):
 
         valid, last, fields = self._largest_of_beat(m, advance)
 
-        # Largest field of the group so far; `ended` is high once the group is complete.
+        # Largest field found in the group so far; `ended` is high once the group is complete.
         largest = Signal(_FIELD, reset_less=True)
         beat = Signal(range(GROUP // self._lanes))  # index of the next beat in its group
         ended, ended_last = Signal(), Signal()
@@ -195,7 +195,7 @@ class FieldReader(wiring.Component):
         final = Signal.like(index)  # index of the word's last field
         ends = Signal()
         m.d.comb += [
-            # The last word has only the fields that remain after full words of four.
+            # All words but the last have four fields; the last one has those that remain.
             final.eq(Mux(word.payload.last, groups.payload - 1, _PER_WORD - 1)),
             ends.eq(index == final),
             output.i.valid.eq(word.valid & groups.valid),

@@ -80,8 +80,8 @@ def _maximum_to(record, setup):
 
 
 def _agreed_from(record, setup):
-    # The owner of a block has the agreed exponents itself; those of other blocks are gathered, in the order of the
-    # sums.
+    # A node has the agreed exponents of its own block already. It gathers the exponents of all other blocks, in the
+    # order of the sums.
     return ~record.last
 
 
@@ -139,10 +139,10 @@ class Exponents(Part):
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
         super().__init__(config, description, {
-            # Payloads from the ring, first as they arrive, then without exponents.
+            # Payloads from the ring: as they arrive, and after the exponents have been removed.
             "arrived": In(words),
             "passed": Out(words),
-            # Payloads to the ring, first without and then with exponents.
+            # Payloads to the ring: before and after exponents are put in front of them.
             "sent": In(words),
             "completed": Out(words),
             # Exponents of each sum, in the order of the sums.

@@ -40,7 +40,8 @@ class ReproducibleFeature(Feature):
         return {name: IntegerCodec(code=codes(name).ring, width=width) for name, width in _WIDTHS.items()}
 
     def parts(self, config):
-        """Parts of the datapath that agree on exponents and sum integers; none if each node has several addends."""
+        """Parts of the datapath that agree on exponents and sum integers; the microbatches feature, if present,
+        provides its own parts instead."""
         if not config.adds_integers or config.has("microbatches"):
             return ()
         from hdl.features.reproducible import exponents_part, integer_sum

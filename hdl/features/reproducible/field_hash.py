@@ -1,8 +1,8 @@
 """Hashes of packets of exponent fields and of complete sums, which verify that two units use the same words.
 
 The hash of a packet starts at :data:`START`. For each word, it is rotated left by :data:`ROTATION` bits and XORed
-with the word. Any flipped bit therefore changes it. So do flipped bits at the same position of several words, and
-two swapped words that differ, unless they differ in every bit.
+with the word. The hash therefore changes if any one bit is flipped. It also changes if bits at the same position of
+several words are flipped, or if two different words are swapped, unless they differ in every bit.
 
 Hashes that stay in a node are half as long: the two halves of each word are XORed (:func:`folded`), and the hash
 starts at the lower half of :data:`START`. Each flipped bit still changes exactly one bit of the folded word.

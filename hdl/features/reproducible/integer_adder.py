@@ -61,9 +61,9 @@ def _elements(words):
 class IntegerAdder(wiring.Component):
     """Add packets of a node's integers to packets from the ring, and check the checksums.
 
-    A packet of n words at ``a`` belongs to the next kind. If the kind is ``paired``, the next packet at ``b`` has n
-    words of codes, which are added to ``a``, and then its checksum; otherwise, ``b`` is not used.
-    Sums go to ``sent``, followed by their checksum, or to ``total`` if the kind is ``final``.
+    Each packet at ``a`` has one word at ``kind``, its kind. If this is ``paired``, the next packet at ``b`` consists
+    of as many words of codes, which are added to the words of ``a``, and then a checksum; otherwise, ``b`` is not
+    used. Sums go to ``sent``, followed by their checksum, or to ``total`` if the kind is ``final``.
 
     The checksum sent is that of the packet from the ring, plus that of this node's changes: its own integers, and for
     elements that are infinite or NaN the difference of the codes. Changes are computed from ``a`` and ``b``, by
@@ -88,12 +88,11 @@ class IntegerAdder(wiring.Component):
     The last word of a final packet is offered only after both checks. If one of them fails, it is never offered, and
     ``total`` remains silent until reset, since further words would continue this packet. Nothing else stops.
 
-    Words at ``a`` and ``b`` are taken together, one per cycle, and the checksum takes one more cycle, even without
-    ``b``, in which the hash is taken. There are no other bubbles. Without stalls, a sum is offered :attr:`latency`
+    Words at ``a`` and ``b`` are taken together, one per cycle. A further cycle takes the checksum and the hash; it is
+    spent even if ``b`` is not used. There are no other bubbles. Without stalls, a sum is offered :attr:`latency`
     cycles after its word was taken. The last sum of a final packet and all pulses come :attr:`latency` cycles after
     the packet's last cycle. An output that stalls stops the unit, but all sums of earlier packets have then been
-    offered.
-    ``a.ready`` depends combinationally on ``kind`` and ``b.valid``, ``b.ready`` on ``kind``, ``a.valid`` and
+    offered. ``a.ready`` depends combinationally on ``kind`` and ``b.valid``, ``b.ready`` on ``kind``, ``a.valid`` and
     ``hash.valid``, ``kind.ready`` on ``kind``, ``b.valid`` and ``hash.valid``, and ``hash.ready`` on ``kind`` and
     ``b.valid``. Outputs depend only on registers.
 
@@ -166,33 +165,34 @@ class IntegerAdder(wiring.Component):
         begun, offset, unsure = self._begin(m, step)  # stage 1
         flipped = self._flipped(m, step, differs, slots[1])  # stage 1
 
-        # Checksum test of the packet from the ring. Without such a packet, the received checksum is the hash.
+        # Checksum test of the packet from the ring. If there is no such packet, the hash is used in place of the
+        # received checksum.
         check = self._checksum(m, step, "received", _elements(received), slots[1:])
         without = _register(m, step, (begun - offset)[:HASH], "without")  # stage 2
-        without = _delayed(m, step, without, span - 1, "without_hash")  # stage 1 + span
+        without = _delayed(m, step, without, span - 1, "without_hash")  # `span` cycles after stage 1
         received_unequal = _register(m, step, (check ^ without).any(), "received_unequal")
-        spoiled = received_unequal  # stage 2 + span
-        received_unequal = _register(m, step, received_unequal, "received_unequal_2")  # stage 3 + span
-        received_differs = _register(m, step, received_unequal, "received_differs")  # stage 4 + span
+        spoiled = received_unequal  # `span` cycles after stage 2
+        received_unequal = _register(m, step, received_unequal, "received_unequal_2")  # `span` cycles after stage 3
+        received_differs = _register(m, step, received_unequal, "received_differs")  # `span` cycles after stage 4
 
         # Checksum of the sum, without and with the hash: the packet's checksum plus the checksum of this node's
         # changes.
         changes = [_register(m, step, self._change(own[lane], removed[lane], marks.special[lane]), f"change_{lane}")
                    for lane in range(self._lanes)]  # stage 2
         check = self._checksum(m, step, "changed", changes, slots[2:])
-        without = _register(m, step, without, "received_check")  # stage 2 + span
-        later = _delayed(m, step, Cat(begun, unsure | flipped), span + 1, "begun_checks")  # stage 2 + span
+        without = _register(m, step, without, "received_check")  # `span` cycles after stage 2
+        later = _delayed(m, step, Cat(begun, unsure | flipped), span + 1, "begun_checks")  # `span` after stage 2
         begun, unsure = later[:HASH], later[HASH]
-        spoiled = _register(m, step, spoiled | unsure, "spoiled")  # stage 3 + span
+        spoiled = _register(m, step, spoiled | unsure, "spoiled")  # `span` cycles after stage 3
         # The lowest bit of this sum only generates a carry, which makes the check fail.
         expected = (Cat(unsure, check) + Cat(unsure, without))[1:33]
-        expected = _register(m, step, expected, "expected")  # stage 3 + span
-        seal = _register(m, step, (check + begun)[:32], "seal")  # stage 3 + span
+        expected = _register(m, step, expected, "expected")  # `span` cycles after stage 3
+        seal = _register(m, step, (check + begun)[:32], "seal")  # `span` cycles after stage 3
 
         # Sums, and their checksum.
         sums, marks = self._sums(m, step, own, received, marks)  # stage 3
         check = self._checksum(m, step, "added", _elements(sums), slots[3:])
-        added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # stage 4 + span
+        added_differs = _register(m, step, (check ^ expected).any(), "added_unequal")  # `span` cycles after stage 4
         total_hash = self._hash(m, step, sums, slots[3])  # stage 3
         m.d.sync += self.total_hash.eq(_delayed(m, step, total_hash, span + 1, "total_hash"))
         self._leave(m, step, slots[3 + span:], sums=_delayed(m, step, sums, span, "sums"),
@@ -224,9 +224,9 @@ class IntegerAdder(wiring.Component):
         return slots
 
     def _enter(self, m, step):
-        """Return the input registers: own integers or the codes of special sums, the received codes that these
-        replace, received words, flags of the sum, and whether a parity is wrong. +infinity is stored with the code
-        of NaN.
+        """Return the input registers: the node's own integers, or the code of the sum where it is infinite or NaN;
+        the received codes that these codes replace; the received words; the flags of the sum; and whether a parity is
+        wrong. +infinity is stored with the code of NaN.
         """
         width, paired = self._width, self.kind.payload.paired
         a, word = self.a.payload, self.b.payload.data
@@ -264,7 +264,8 @@ class IntegerAdder(wiring.Component):
         return own, removed, received, marks, wrong | differs
 
     def _flipped(self, m, step, differs, slot):
-        """Return whether a word of the packet in this stage had a wrong parity; valid in the checksum's slot."""
+        """Return whether a word of the packet in this stage had the wrong parity; valid in the slot of the
+        checksum."""
         flipped = Signal()
         with m.If(step & slot.integers & differs):
             m.d.sync += flipped.eq(1)
@@ -324,7 +325,8 @@ class IntegerAdder(wiring.Component):
         """
         total = Signal(32, name=f"{name}_total")
         check = Signal(32, name=f"{name}_check")
-        # A word adds its integers and twice their prefix sums: a multiple of the total, and a term of this word only.
+        # Each word adds to the checksum its integers and twice their prefix sums. This is a multiple of the total up
+        # to and including this word, plus a term that depends on this word only.
         if self._lanes == 1:
             added = rest = integers[0]
         else:

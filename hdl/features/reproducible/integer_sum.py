@@ -137,7 +137,8 @@ def describe(config):
             Instruction("rounded_groups", ROUNDED, groups, groups_in),
             Instruction("rounded_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_fields_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
-            # Source of the hashes of these sums, and block and segment of each packet, for reports of wrong hashes.
+            # Source of the hashes of the sums to round; block and segment of each packet, for reports of wrong
+            # hashes.
             Instruction("rounded_hash_from", ROUNDED, range(len(RoundedFrom)), _rounded_from),
             Instruction("rounded_place", ROUNDED, _place_layout(), _place),
         ),
@@ -219,8 +220,8 @@ class IntegerSum(Part):
         connect_stream(m, adder.sent, to_send.i)
         connect_stream(m, to_send.o, self.encoded)
         connect_stream(m, self.transit, self.forwarded)
-        # The last row of a sum leaves only if words and exponents have not changed since they left the adder or the
-        # ring.
+        # The last row of a packet of sums leaves only if its words and exponents are the same as when they left the
+        # adder or arrived from the ring.
         m.submodules.gate = gate = HashGate(shape=beat_layout(slices))
         own_hash, gathered_hash = self._hashes(m, adder, hashes)
         sums, arrived, kept_wrong = self._complete(m, adder, places.o.payload)
@@ -241,8 +242,8 @@ class IntegerSum(Part):
             pulses.not_finite.eq(setup.sum & taken(rounded) & has_infinite(rounded.payload)),
             pulses.wrong_sum.eq(Cat(adder.received_wrong, adder.added_wrong, gate.wrong, kept_wrong.found, own_wrong,
                                     to_add.wrong, to_send.wrong).any()),
-            # The reported node is the sender if a packet was wrong when it arrived, otherwise this node. If the
-            # exponents of the two nodes differ, the fault may also be in this node.
+            # The sender is reported if a packet was wrong when it arrived, otherwise this node. If the exponents of
+            # the two nodes differ, the fault may be in this node even if the sender is reported.
             pulses.wrong_sum_detail.eq(Cat(
                 Mux(adder.received_wrong | adder.added_wrong, places.o.payload,
                     Mux(gate.wrong, self.rounded_place.payload,
@@ -275,8 +276,8 @@ class IntegerSum(Part):
 
     def _connect_fields(self, m, agreed, fields, quantizer, hashes):
         """Connect the exponent fields to the quantizer, and form their hashes."""
-        # Fields are hashed as the quantizer takes them. The quantizer holds the beats of some packets, and the
-        # adder holds one packet.
+        # Fields are hashed as the quantizer takes them. The quantizer can hold beats of several packets, and the
+        # adder holds one more packet; the hashes of all these packets may have to wait.
         m.submodules.field_hash = field_hash = SingleFieldHash(depth=Quantizer.latency + 4)
         connect_stream(m, agreed, fields.i)
         connect_stream(m, field_hash.o, quantizer.fields)
@@ -337,8 +338,8 @@ class IntegerSum(Part):
                      sink.payload.eq(chosen.o.payload.hash)]
 
     def _complete(self, m, adder, checked_place):
-        """Send complete sums to the all-gather; return all sums to round (the node's own and gathered sums), hashes
-        of the words of gathered sums, and whether a sum that has been sent was wrong.
+        """Send complete sums to the all-gather. Return all sums that this node rounds (its own and gathered ones),
+        the hashes of gathered sums, and whether a sum that has already been sent was wrong.
         """
         config, width = self._config, self._width
         layout, words = integers_layout(width), config.segment * width // 32
@@ -384,8 +385,8 @@ class IntegerSum(Part):
         return wrong
 
     def _rounded(self, m, sums, fields, gate):
-        """Round complete sums, and return rows that have passed the gate, which also gets hashes of sums and
-        exponents.
+        """Round complete sums, and return the rows that pass the gate. The gate also gets hashes of the sums and of
+        their exponents.
         """
         config, slices = self._config, 32 // self._width
         words = field_words(config.segment)

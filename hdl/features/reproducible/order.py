@@ -52,7 +52,7 @@ class AheadGenerator(SequenceGenerator):
 
     def _follow(self, m, phase, segment, both):
         change, following = Signal(range(2)), Signal(Phase)
-        scatters, final, over = Signal(), Signal(), Signal()  # SR(T), AG(T) and the steps after them
+        scatters, final, over = Signal(), Signal(), Signal()  # last two: steps SR(T) and AG(T); later steps
         m.d.comb += [
             scatters.eq(phase == Phase.SCATTER),
             final.eq(segment == self.plan.segments),

@@ -122,6 +122,7 @@ class PrefixJoiner(wiring.Component):
             join.ready.eq(taken & output.i.payload.last),
         ]
         with m.If(taken):
-            # The prefix's last word does not end a packet that has a rest; any other last word does.
+            # The last word of the prefix does not end the packet if more words follow; any other word with `last` set
+            # does.
             m.d.sync += after_prefix.eq(~output.i.payload.last & (in_rest | prefix.payload.last))
         return m

@@ -160,9 +160,9 @@ class Quantizer(wiring.Component):
     def _changes(cls, value):
         """Return whether incrementing a number, which has an even width, changes an odd number of its bits.
 
-        The carry passes through pairs of ones, and both bits of each such pair change. In the first other pair, one
-        bit changes if the pair is even as a number, and both bits if it is odd. The tree of pairs is as fast as the
-        carry chain.
+        The carry passes through pairs of ones, and both bits of each such pair change. In the first pair that is not
+        all ones, one bit changes if the pair's low bit is 0, and both bits change if it is 1. The tree of pairs is as
+        fast as the carry chain.
         """
         return cls._change_tree([(value[start:start + 2].all(), ~value[start]) for start in range(0, len(value), 2)])
 
@@ -170,7 +170,8 @@ class Quantizer(wiring.Component):
     def _change_tree(cls, pairs):
         """Return whether a carry into the lowest pair of bits changes an odd number of bits.
 
-        ``pairs`` has, for each pair, whether the carry passes, and whether one bit changes.
+        For each pair of bits, ``pairs`` contains two flags: whether a carry passes through the pair, and whether
+        exactly one bit changes if a carry reaches it.
         """
         while len(pairs) > 1:
             pairs = [(low & high, changes | (low & other))
@@ -178,10 +179,10 @@ class Quantizer(wiring.Component):
         return pairs[0][1]
 
     def _full(self, m, significand, amount, lane):
-        """Return whether a number has exponent F and the largest magnitude, which is not rounded up.
+        """Return whether a number has exponent F and the largest magnitude, so that it must not be rounded up.
 
-        The magnitude is then the highest ``width - 1 - spare`` bits of the significand. If these are all of its bits,
-        its guard bit is zero and the result makes no difference.
+        The magnitude is then the highest ``width - 1 - spare`` bits of the significand. If the significand has no
+        further bits, the guard bit is zero and the number is not rounded up anyway.
         """
         excess = len(significand) - self._width
         ones = Cat(bit | (self.spare >= index - excess) if index - excess <= max(SPARE) else bit

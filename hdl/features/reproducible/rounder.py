@@ -89,8 +89,8 @@ class Rounder(wiring.Component):
             last = self._register(m, advance, f"framing_{cycle + 1}", last=last).last
         m.d.comb += [o.valid.eq(valid[-1]), o.payload.last.eq(last), o.payload.keep.eq(~0)]
 
-        # Stage 1: exponent field of a result without leading zeros, plus one. The lowest bit of this sum only
-        # generates a carry.
+        # Stage 1: one more than the exponent field of a result whose integer has no leading zeros. The lowest bit of
+        # this sum only generates a carry.
         total = (Cat(Const(1, 1), fields.payload) + Cat(Const(1, 1), self.spare))[1:]
         scale = self._register(m, advance, "scale", highest=total).highest
         for lane in range(lanes):
@@ -103,7 +103,7 @@ class Rounder(wiring.Component):
             return register(m, stage, **values)
 
     def _lane(self, m, advance, lane, scale, o):
-        """Add the pipeline of one lane, with its result on ``o``; ``scale`` belongs to the second stage."""
+        """Add the pipeline of one lane, with its result on ``o``; ``scale`` is used in the second stage."""
         width = self._width
         integer = self.i.payload.data.word_select(lane, width)
         sign = integer[-1]
@@ -117,9 +117,9 @@ class Rounder(wiring.Component):
             flags=self.i.payload.special[lane])
 
         # Stages 2, 3 and 4: normalise. The shift is the smaller of the number of leading zeros (the count) and the
-        # shift to exponent field 1 (the limit), which are compared bit by bit from the highest. While their bits
-        # are equal, a step is only allowed if the limit's bit is set; `free` means that the count is already
-        # smaller.
+        # shift to exponent field 1 (the limit), which are compared bit by bit, starting with the highest bit. While
+        # their bits are equal, a step is only allowed if the limit's bit is set; `free` means that the count is
+        # already smaller.
         value = Cat(now.sign, now.integer[:-1] ^ now.sign.replicate(width - 1))
         count = width.bit_length() - 1  # number of shift steps
         limit, free = self._limit(m, scale, count, lane)
@@ -155,7 +155,8 @@ class Rounder(wiring.Component):
 
     @staticmethod
     def _limit(m, scale, count, lane):
-        """Return the lowest ``count`` bits of the largest shift, scale - 2, and whether it exceeds all counts.
+        """Return the lowest ``count`` bits of the largest shift, scale - 2, and whether it exceeds every possible
+        count.
 
         The scale is at least 2. The shift's lowest bit equals the scale's; the other bits are decremented.
         """

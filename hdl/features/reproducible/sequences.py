@@ -69,5 +69,6 @@ def is_partial_sum(record, setup):
 
 
 def mask(sinks, chosen):
-    """Return a demultiplexer's output mask from a mapping of members of the enumeration ``sinks`` to bits."""
+    """Return the output mask of a demultiplexer; ``chosen`` maps members of the enumeration ``sinks`` to their
+    bits."""
     return Cat(chosen.get(sink, 0) for sink in sinks)

@@ -1,4 +1,4 @@
-"""Queue of packets that detects words of a different packet, read because of a wrong address or count."""
+"""Queue of packets that notices if a wrong address or count makes it read words of a different packet."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream, wiring

@@ -1,4 +1,4 @@
-"""Feature of a writable update counter; see docs/migration.md."""
+"""Feature that makes the counter of weight updates writable; see docs/migration.md."""
 
 import dataclasses
 

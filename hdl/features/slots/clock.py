@@ -10,13 +10,15 @@ from hdl.features.replay.window import NUMBER_BITS
 
 __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signature", "departure_layout"]
 
-#: Width of the test drift, in units of 0.95 ppm, and number of fraction bits of the cycle count to which it is added.
+#: Width in bits of the drift used in tests, whose unit is 0.95 ppm; number of fraction bits of the cycle count to
+#: which the drift is added.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
-#: Width of the sum of all round trips, and of a SYNC's number.
+#: Width in bits of the sum of all round trips, and of a SYNC's number.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
-#: Width of the count of a message's words after the first, on links with slots; a FOLLOW has two such words.
+#: Width in bits of the number of words that follow a message's first word, on links with slots. In a FOLLOW, two
+#: words follow.
 _LEFT_BITS = 2
 
 #: Cycles to wait after the round trip; within this time, a link with a missing word would have restarted.
@@ -24,8 +26,9 @@ _PATIENCE = 255
 
 
 def departure_layout():
-    """Layout of the state of the link to the successor: whether a SYNC is on its wires for the first time, whether
-    a word is resent or a RESTART sent, whether all words have arrived, and the round-trip latency in cycles."""
+    """Layout of the state of the link to the successor: whether a SYNC is on its wires for the first time, whether a
+    word is being resent or a RESTART is being sent, whether all words have arrived, and the round-trip latency in
+    cycles."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
@@ -159,7 +162,7 @@ class Clock(wiring.Component):
             "pending", "handed", "gone", "spoiled", "busy"))
         # State of the FOLLOW: expected; still expected after one period; received; the node's own FOLLOW is offered.
         awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
-        leaving, due = Signal(2), Signal(2)  # number of words of a FOLLOW still to be offered, and to be received
+        leaving, due = Signal(2), Signal(2)  # words of a FOLLOW still to be offered, and still to be received
         sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")
         m.d.comb += [self.i.ready.eq(1), mark.eq(head.tag), busy.eq(pending | handed),
                      same.eq(mark.number[:_NUMBER_BITS] == number)]

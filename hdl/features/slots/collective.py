@@ -55,7 +55,7 @@ class SlotsExtension(CollectiveExtension):
                          messages.rank.eq(link.rank), messages.forget.eq(link.forget)]
             began = Signal()
             m.d.sync += began.eq(engine.link_reset)
-            # This reset must be short: otherwise words waiting here would block the message that ends it.
+            # This reset must be short: a message ends the link reset, and must not be blocked by words waiting here.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
             units.words_reset = engine.slot_position.size == 0

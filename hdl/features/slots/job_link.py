@@ -27,9 +27,9 @@ _WINDOW = 31
 class JobUnits(wiring.Component):
     """All slot units of a node on a ring with two jobs, which connect control words and packets to the wires.
 
-    Neither job can reset these units: they are held in reset in a node without a position in the ring, and
-    otherwise run continuously. Rank 0 computes when slots return, from the round trips and the error of its own
-    SYNC.
+    Neither job can reset these units: they are held in reset in a node without a position in the ring, and otherwise
+    run continuously. Rank 0 computes when its slots have travelled around the ring, from the round trips and the
+    error of its own SYNC.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
-"""Receiver room on a ring with two jobs: one word around the ring finds each job's minimum, a second distributes
-it."""
+"""Free receiver space on a ring with two jobs: one word around the ring determines each job's minimum, and a second
+word distributes it."""
 
 from amaranth.hdl import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -21,13 +21,13 @@ def rooms_layout():
 
 
 class RoomLaps(wiring.Component):
-    """Find the minimum receiver room of each job's nodes and distribute it, once per window.
+    """Once per window, determine the minimum free receiver space among the nodes of each job, and distribute it.
 
-    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers its job's room in the word to the
-    room that the node had when its own window opened. When COLLECT returns to rank 0, the minima circulate as
-    GRANT. A node that receives GRANT in the same superframe's window may send that number of packets for its job,
-    otherwise none. The rooms of a job therefore depend only on its own nodes, and not on the arrival times of the
-    words.
+    Rank 0 sends COLLECT, a single word, when its window opens. The word contains a number of packets for each job,
+    its room. Each node lowers its job's room to the number of packets for which the node had space when its own
+    window opened. When COLLECT returns to rank 0, the minima circulate as GRANT. A node that receives GRANT in the
+    same superframe's window may send that number of packets for its job, otherwise none. The rooms of a job therefore
+    depend only on its own nodes, and not on the arrival times of the words.
 
     A word is offered at ``o`` :attr:`latency` cycle after it arrives at ``i``; throughput is one word per cycle.
     ``o`` and all other outputs are registers, except ``i.ready``, which depends combinationally on ``o.ready``. Other

@@ -13,14 +13,15 @@ __all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTabl
 
 #: Number of jobs on a ring; rank mod 2 selects a node's job.
 JOBS = 2
-#: Number of low bits of the superframe number, and number of bits of the delay between TIME and a node's slots.
+#: Width in bits of the low part of a superframe's number, and of the delay by which a node's slots follow TIME.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
-#: Minimum length in cycles of the window for sending control words, and minimum number of slot pairs.
+#: Minimum length in cycles of the window for control words, and minimum number of slot pairs in a superframe.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
-#: Latency around the ring that must be supported, in cycles; number of bits of a slot pair's index.
+#: Latency around the ring, in cycles, that every superframe must support; number of bits of a slot pair's index.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles at both ends of the window without control words, which could otherwise collide with words of slots.
+#: Number of cycles at the beginning and at the end of the window in which no control words are sent, as they could
+#: collide with words of slots.
 _HEAD, _TAIL = 4, 8
 
 
@@ -67,7 +68,7 @@ class JobFrame:
 
     @property
     def kept(self):
-        """Number of slot pairs (2 or 4) for which rank 0 stores packets; it forwards them ``kept`` - 1 pairs
+        """Number of slot pairs (2 or 4) whose packets rank 0 can store; it forwards each packet ``kept`` - 1 pairs
         later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 

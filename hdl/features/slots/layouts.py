@@ -25,12 +25,13 @@ __all__ = [
     "table_layout",
 ]
 
-#: Maximum number of packet slots in a superframe, and number of packet slots between two message slots.
+#: Maximum number of packet slots in a superframe; number of packet slots between two message slots.
 MAX_SLOTS, GROUP = 16, 4
 #: Cycles of a packet slot in excess of the longest packet; number of words in a message; cycles of a message slot:
 #: the words, a header and a CRC, and additional cycles as in a packet slot.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Number of low bits of TIME that define the start of slots; number of bits of the gap between superframes in cycles.
+#: Number of low bits of TIME that determine when slots start; width in bits of the gap between superframes, which is
+#: counted in cycles.
 TARGET_BITS, GAP_BITS = 16, 12
 #: Number of low bits of TIME that are 0 when a superframe starts; LAP words omit them.
 BEGIN_UNIT = 3
@@ -50,7 +51,7 @@ def record_layout():
 
 
 def record_word_layout():
-    """Layout of RECORD: the state of node ``rank``; ``odd`` alternates between superframes."""
+    """Layout of RECORD: the state of node ``rank``; ``odd`` alternates from one superframe to the next."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
@@ -82,7 +83,7 @@ def message_header_layout():
 
 
 def check_after(state, word):
-    """Return a message's CRC state after one more word, computed with one LUT per bit except one.
+    """Return a message's CRC state after one more word. Each bit but the lowest needs only one LUT.
 
     The state starts at 0, equals the CRC after the last word, and returns to 0 after the CRC itself. All errors
     in one word and all two-bit errors are detected, and all but one in 778,000 of three-bit errors.

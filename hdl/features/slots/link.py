@@ -106,8 +106,9 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Request a LAP at rank 0, the only rank with ``looped``, when there are no slots, no records are expected, and
-    the previous LAP has returned or has been missing for two SYNCs. The first LAP waits for a SYNC to return."""
+    """Request a LAP at rank 0 (at no other rank does ``looped`` pulse) once there are no slots, no records are
+    expected, and the previous LAP has returned or has been missing for two SYNCs. The first LAP waits for a SYNC to
+    return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -191,8 +192,8 @@ class SlotLink(wiring.Component):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.link.ingress, packet_words(config.segment)
-        # With messages, link ends and control words keep running during a link reset by the host, since a message
-        # ends it.
+        # With messages, link ends and control words keep running during a link reset by the host, since it takes a
+        # message to end this reset.
         position, links, restart, drops = self.place, reset, reset, reset
         if config.link.messages:
             m.submodules.placer = placer = PositionRelay()
@@ -232,8 +233,8 @@ class SlotLink(wiring.Component):
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
         ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
 
-        # Packets for the successor, and the word count of the longest waiting packet, which is at least the usual
-        # one.
+        # Packets for the successor. `most` is the number of words of the longest waiting packet, but at least the
+        # usual packet length.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         usual = usual_words(config)
         recent, most = Signal(), Signal(length.shape(), init=usual)

@@ -145,7 +145,7 @@ class MessageGate(wiring.Component):
         # incomplete.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
-        held = Signal()  # the rest of a response waits; at rank 0, the rest of a packet is dropped
+        held = Signal()  # set while the rest of a response waits or, at rank 0, the rest of a packet is dropped
         fresh = Signal(init=1)  # no message of the current response has been sent yet
 
         # The host sends a message, or a request for this node.

@@ -101,9 +101,10 @@ class SlotPath(wiring.Component):
     up to its last word, in any slot. All wires to other nodes are driven by registers, which delay the
     transmitter's words and ``line`` by one cycle.
 
-    A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header contains this rank,
-    whether it passes or not. The last word of the node's own message is followed by a cycle without a word, and
-    then by the message's CRC (:func:`~hdl.features.slots.layouts.check_after`).
+    Words of a slot packet that does not pass are marked by ``arrived``. Words of a message whose header contains this
+    rank are marked by ``heard``, whether the message passes or not. The last word of the node's own message is
+    followed by a cycle without a word, and then by the message's CRC
+    (:func:`~hdl.features.slots.layouts.check_after`).
 
     Parameters
     ----------

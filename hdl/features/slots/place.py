@@ -47,7 +47,7 @@ class PositionRelay(wiring.Component):
         came, next_rank = data.View(place_layout(), head.tag[:place_layout().size]), Signal(4)
         heard, before = Signal(place_layout()), Signal(place_layout())
         master, takes, due, home = Signal(), Signal(), Signal(), Signal()
-        waited = Signal(range(self.period + 1), init=self.period)  # a period begins when its highest bit is set
+        waited = Signal(range(self.period + 1), init=self.period)  # a period begins when the highest bit is set
         m.d.comb += [
             master.eq((self.given.rank == 0) & (self.given.size > 1)),
             self.place.eq(Mux(master | (heard.size == 0), self.given, heard)),

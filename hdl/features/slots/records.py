@@ -159,7 +159,7 @@ class RecordLaps(wiring.Component):
         with m.If(self.ask & master):
             m.d.sync += calls.eq(1)
 
-        # Handle words from the predecessor and the end of this node's slots.
+        # React to words from the predecessor, and to the end of this node's slots.
         with m.If(taken & lap & ~master):
             m.d.sync += self.sets.eq(self.valid)
         with m.If(taken & fits):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control-word units of nodes with slots, for units in the link ends."""
+"""Control-word units of nodes with slots, which pass words to and from units in the link ends."""
 
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit
@@ -21,7 +21,8 @@ def _place_words(config):
 
 
 def describe(config):
-    """Describe the control-word units for records (or rooms), TIME and positions."""
+    """Describe the control-word units: for records or, on a ring with two jobs, receiver space; for TIME; and for
+    positions."""
     if config.link.jobs == 1:
         records = ControlUnit("records", (ControlType.LAP, ControlType.RECORD), _record_words, "record_words")
     else:

@@ -10,7 +10,8 @@ __all__ = ["StreamingExtension"]
 
 
 class StreamingExtension(CollectiveExtension):
-    """Collective extension for the format of a BROADCAST and, on servers, the table entry for a command's counts."""
+    """Collective extension that sets the format of a BROADCAST and, on servers, the table entry in which a command's
+    counts are stored."""
 
     def take(self, m, units, command):
         if not self._config.role.broadcast_formats:

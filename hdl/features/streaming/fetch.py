@@ -1,7 +1,8 @@
 """Formats of FETCH: a server encodes the weights that it broadcasts, and workers decode them.
 
 All block formats share one quantizer and one decoder. The ``format`` field of a BROADCAST selects a format, or none,
-for the whole command. The server counts the elements of FETCH and the sums of PUSH as they pass through.
+for the whole command. The server counts zeros and saturations in the elements of FETCH and in the sums of PUSH as
+they pass through.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -76,7 +77,8 @@ class Fetched(Part):
 
 
 class Served(Part):
-    """Part that encodes weights for the ring or passes them through, and counts these weights and sums of PUSH."""
+    """Part that encodes weights for the ring or passes them through, and counts zeros and saturations in these
+    weights and in sums of PUSH."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))

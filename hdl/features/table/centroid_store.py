@@ -65,7 +65,8 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Number of the next word to load; one number after the last word is used for all excess words.
+        # Number of the next word to load. All words beyond the expected ones have the number after the last expected
+        # word.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

@@ -88,7 +88,8 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
-        # Exponents ascend, so only the first one can be that of zeros, and only the last one that of infinities.
+        # Exponents ascend, so only the first one can be the exponent of zeros, and only the last one the exponent of
+        # infinities.
         first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
@@ -192,8 +193,8 @@ class Decoder(wiring.Component):
             ]
             with m.If(self.load.valid):
                 m.d.sync += centroid_number.eq(Mux(word.last, 0, centroid_number + 1))
-        # Tables are written one cycle late, so that the logic of their bytes does not extend to their memories. The
-        # first codes are looked up at least three cycles after that.
+        # Tables are written one cycle late, so that the logic that computes their bytes is not in the path to the
+        # memories. The first codes are looked up at least three cycles after that.
         exponent_entry = register(m, "exponent_entry", write=exponent_write, place=count, value=byte)
         centroid_entry = register(m, "centroid_entry", write=centroid_write, place=centroid_number, value=centroid)
         m.d.sync += self.error.eq(error | misloaded | (splitter.o.valid & looking & beyond.any()))
@@ -245,7 +246,8 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """Accept one centroid per cycle; the number of unused bits in the last byte grows by one with each."""
+        """Accept one centroid per cycle. A centroid has one bit less than a whole number of bytes, so each one leaves
+        one more unused bit in the last byte."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

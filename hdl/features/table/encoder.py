@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Units are created to read their latencies, even where they are not elaborated.
+# Units are always created, because their latencies are needed even where they are not elaborated.
 """Encoder of table-compressed packets; see :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal

@@ -12,7 +12,7 @@ __all__ = ["ROW", "ROWS", "ExponentSet"]
 
 #: Number of exponents in a row, which share the same upper half.
 ROW = 16
-#: Number of rows that all exponents take.
+#: Number of rows needed for all exponents.
 ROWS = 16
 
 

@@ -33,7 +33,7 @@ class TableLength(wiring.Component):
         tabling = Signal()  # the word belongs to the table
         begun = Signal()  # a word of the table has been accepted
         latest = Signal(8)  # last byte of the most recent table word
-        last_index = Signal(8)  # number of exponents before this word; later the index of the last one
+        last_index = Signal(8)  # number of exponents before this word; after the table, index of the last one
         left = Signal(range(GROUP + 1))  # number of remaining words of the current group
         group_words = Signal(range(GROUP + 1))
         parts = [self.word[8 * index:8 * index + 8] for index in range(4)]

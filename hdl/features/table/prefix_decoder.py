@@ -88,7 +88,8 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # A code's length, and whether bits are taken, are known late; they only select among precomputed counts.
+        # A code's length, and whether bits are taken, are known late in the cycle; they only select among precomputed
+        # counts.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]

@@ -84,12 +84,12 @@ class CommandWatch(wiring.Component):
         strayed = Signal()
         deadline = Signal.like(self.deadline, reset_less=True)
         counts = Signal()  # the budget is not yet used up
-        begins, over = Signal(), Signal()  # in a command's first cycle, only a zero budget is exceeded
+        begins, over = Signal(), Signal()  # in its first cycle, a command can only exceed a budget of zero
         m.d.sync += begins.eq(self.started)
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)
         before = 0
-        if self._gated:  # the gate made such an access before the command was accepted
+        if self._gated:  # the gate may access memory before the command starts
             before = Signal()
             m.d.sync += before.eq(self.offered & ~self.started & (before | self.stray))
         with m.If(self.started):

@@ -62,9 +62,9 @@ class TenantsNode(NodeExtension):
         return watch.i
 
     def replacement(self, units, engine, source):
-        """Reset or timeout that ends a command over its budget. On the ring,
-        :class:`~hdl.features.tenants.sources.Cut` ends it in order on all nodes. With a far memory, the command
-        ends in the next cycle when the memory stalls it: a reset would lose outstanding answers."""
+        """Return a reset or timeout that ends a command over its budget, or None. On the ring,
+        :class:`~hdl.features.tenants.sources.Cut` ends it in order on all nodes. A command that waits for far memory
+        gets a timeout of 0 instead of a reset, which would lose outstanding answers."""
         cut = units.cuts[units.queue_of(engine)]
         if source == Setting("timeout") and FAR in engine.links:
             return Mux(cut, 0, units.registers.timeout)

@@ -47,7 +47,7 @@ class CodebookLoader(wiring.Component):
         bounds, centroids = self.bounds, self.centroids
         m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        asked = Signal(2)  # which reads have been requested: of the bounds, of the centroids
+        asked = Signal(2)  # whether the reads of bounds (bit 0) and centroids (bit 1) are requested
         passed = Signal(2)
         m.d.comb += [
             reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),

@@ -50,7 +50,8 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Return whether the adder adds the local gradient to a packet; in updates, the optimizer adds the last one."""
+    """Return whether the adder adds the local gradient to a packet. In an update, the optimizer adds it to the last
+    sum."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 

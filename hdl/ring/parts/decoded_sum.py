@@ -99,7 +99,8 @@ def _is_kept(record, setup):
 
 
 def is_encoded(record, setup):
-    """Return whether a sum is encoded; the last sums of a reduce-scatter, which replace an all-gather, are not."""
+    """Return whether a sum is encoded. The last sums of a reduce-scatter, which are scheduled in place of an
+    all-gather, are not encoded."""
     return is_scatter(record)
 
 
@@ -137,7 +138,7 @@ def describe(config):
     """Return the :class:`~hdl.ring.parts.part.PartDescription`, or None if other parts add the gradients."""
     if config.adds_compressed or config.adds_integers:
         return None
-    lossy = config.has_residual  # then a separate part adds the residual to the local gradients
+    lossy = config.has_residual  # if so, a separate part adds the residual to the local gradients
     return PartDescription(
         name="sums",
         component=DecodedSum,
@@ -220,9 +221,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # One segment can wait for the link, and another for the decoder, without stalling the other units. Kept
-        # sums wait for the all-gather, which lags by one segment, like the last sums of a reduce-scatter. While
-        # such a sum is being computed, the encoder holds the rows of the previous sum.
+        # One segment can wait for the link, and another for the decoder, without stalling the other units. Kept sums
+        # wait for the all-gather, which lags by one segment. The last sums of a reduce-scatter lag by one segment,
+        # too. While such a sum is being computed, the encoder holds the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

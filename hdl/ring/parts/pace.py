@@ -1,4 +1,4 @@
-"""Width of the optimizer's beats, and matching options for memory readers and converters of rows."""
+"""Options that adapt memory readers and row converters to the width of the optimizer's beats."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader

@@ -150,9 +150,9 @@ def fetch_setup(config):
 
 
 def sum_setup(config):
-    """Layout of the setup fields for parts that add integers: ``spare``, the number of bits by which sums are wider
-    than their addends, which is the base-2 logarithm of the number of addends, rounded up; ranks; and the number of
-    the node's own addends, if there can be several, with their distance in rows."""
+    """Layout of the setup fields for parts that add integers. ``spare`` is the number of bits by which sums are wider
+    than their addends: the base-2 logarithm of the number of addends, rounded up. The other fields are ranks and, if
+    a node can have several addends, their number and their distance in rows."""
     several = {"addends": 8, "distance": range(config.memories.gradient // config.lanes)}
     return {"spare": range(9), "rank": 8, "predecessor": 8,
             **(several if config.has("microbatches") else {})} if config.adds_integers else {}
@@ -303,7 +303,8 @@ class RecordOrder:
 
     #: Class of the units that generate the records.
     generator: Callable[..., Any]
-    #: Function of a module, a generator and the setup that connects the generator's additional inputs.
+    #: Function that connects the additional inputs of a generator; it is called with a module, the generator and the
+    #: setup.
     connect: Callable[[Any, Any, Any], None]
 
 
@@ -329,7 +330,7 @@ class PartDescription:
     encodes_all: bool = False
     #: Sequence for writing back gathered segments, if this does not follow the order of arrival.
     write_back_order: Alternative | None = None
-    #: Order of the records, if this is not the usual one.
+    #: Order of the records, if it differs from the order in :mod:`hdl.ring.order`.
     order: RecordOrder | None = None
     #: Function of a record and the setup: number of payload words that the part adds to the elements of a packet.
     #: The part then has four streams: ``arrived`` and ``passed`` for payloads from the ring, with and without these

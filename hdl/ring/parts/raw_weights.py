@@ -86,7 +86,7 @@ class RawWeights(Part):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())
-        # Rows of the node's own block, which wait for the all-gather one segment later.
+        # Rows of the node's own block, kept for the all-gather, which follows one segment later.
         m.submodules.kept = kept = Queue(shape=beat_layout(narrow), depth=2 * segment // narrow, block=True)
 
         connect_stream(m, self.weight_job, reader.job)

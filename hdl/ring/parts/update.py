@@ -44,7 +44,7 @@ def _state_jobs(config, plane):
 
 
 def describe(config):
-    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`; every node has this part."""
     planes = range(config.memories.planes)
 
     def burst(record, setup):
@@ -128,7 +128,7 @@ class Update(Part):
         return m
 
     def _gradient_rows(self, m):
-        """Create the reader of the local gradients, and return its rows."""
+        """Create the reader of the local gradients, and return its stream of rows."""
         reader = self._read_gradients(m, self.gradient_job, name="gradient_reader",
                                       **reader_options(self._config, "gradients"))
         m.d.comb += self.pulses.local_nan.eq(reader.nan)

@@ -17,7 +17,7 @@ __all__ = ["WriteBack", "describe"]
 
 
 def describe(config, parts):
-    """Return the :class:`~hdl.ring.parts.part.PartDescription`; other parts can change the order of write-backs."""
+    """Return the :class:`~hdl.ring.parts.part.PartDescription`. Another part may change the order of write-backs."""
     order, = [part.write_back_order for part in parts if part.write_back_order is not None] or [None]
     shift = (GROUP // config.lanes).bit_length() - 1
 

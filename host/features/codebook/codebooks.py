@@ -20,7 +20,7 @@ __all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroi
 
 Numbers = npt.NDArray[np.float64]
 
-_STEPS = 2_000  # maximum number of steps of a clustering
+_STEPS = 2_000  # maximum number of iterations when clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
@@ -113,7 +113,8 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between adjacent centroids: the lowest table index with a midpoint nearer to the upper one."""
+    """Return the bound between each pair of adjacent centroids: the lowest table index whose midpoint is nearer to
+    the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -124,7 +125,8 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Bounds between centroids as binary32 bits: the smallest number above each midpoint, -0.0 for zero."""
+    """Return the bounds between adjacent centroids as binary32 bits: the smallest number above each midpoint, or -0.0
+    if this number is zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []

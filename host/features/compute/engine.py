@@ -85,7 +85,8 @@ class TextComputer(Differentiator):
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Compile the lists for a run; sequences are grouped in pairs if shares are even and memory suffices."""
+    """Compile the instruction lists for a run. Sequences are grouped in pairs if each node's share is even and memory
+    suffices."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
                                  array=Units(rows=node.compute.rows, lanes=node.lanes))
@@ -111,7 +112,7 @@ def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 TILINGS = toolchain.BUILD / "tiling" / "factors.json"  # file of tilings from earlier searches
-_ROWS = (1, 2, 4)  # possible numbers of rows of units
+_ROWS = (1, 2, 4)  # allowed numbers of rows of units
 
 
 class Computer(Differentiator):
@@ -128,7 +129,7 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists to the nodes, and set all gradients, including padding, to zero."""
+        """Write the instruction lists to the nodes, and set all gradients, including padding, to zero."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
@@ -154,7 +155,7 @@ class Computer(Differentiator):
         return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Compute the scores of examples, using the lists of even or odd passes."""
+        """Compute the scores of examples, using the instruction lists of even or odd passes."""
         places, nodes = self.lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)

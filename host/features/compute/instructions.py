@@ -1,4 +1,4 @@
-"""Encoding of list instructions, and the factors that divide a product into panels and tiles."""
+"""Encoding of the instructions in lists, and the factors that divide a product into panels and tiles."""
 
 import dataclasses
 import functools
@@ -123,12 +123,13 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Return the buffer number of an index, counted from 1; above the maximum, 0, which is not compared."""
+    """Return the buffer number of an index, counted from 1. If it exceeds the maximum, return 0, which is not
+    compared."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
 def ended(instructions: Sequence[Words]) -> Words:
-    """Join instructions into a list terminated by END and padded with zeros to a whole group."""
+    """Join instructions into an instruction list terminated by END and padded with zeros to a whole group."""
     words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
@@ -172,7 +173,7 @@ class Buffers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Products:
-    """Matrix products on an array."""
+    """Encoder of matrix products as instructions for an array."""
 
     array: Array
     factors: Factors

@@ -20,7 +20,7 @@ __all__ = ["ListCompute", "ListsOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListsOutcome:
-    """Result of running a list on one or more nodes."""
+    """Result of running an instruction list on one or more nodes."""
 
     cycles: Cycles  # cycles on the slowest node
     multiplied: int = 0  # number of cycles in which all lanes of a codebook unit multiplied, summed over all nodes
@@ -42,9 +42,8 @@ class ListCompute:
         self._planned = planned
 
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
-        """Write the lists of a pass, or separate lists for even and odd passes, to all nodes.
-
-        If the lists are not the plan's program or do not fit the nodes, raises ``PlanError`` and writes nothing.
+        """Write the instruction lists of a pass, or separate lists for even and odd passes, to all nodes. If the
+        lists are not the plan's program or do not fit the nodes, raises ``PlanError`` and writes nothing.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):

@@ -111,7 +111,7 @@ class Activations:
 
     @property
     def lists(self) -> int:
-        """Address after all buffers, where indices and lists are stored."""
+        """Address of the first word after all buffers, where indices and instruction lists start."""
         return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
@@ -123,7 +123,7 @@ class Activations:
         return up(self.examples * self.stride(width), GROUP)
 
     def owner(self, name: str) -> int:
-        """Number of a buffer, counted from 1; lists and codebook indices share the last number."""
+        """Number of a buffer, counted from 1; instruction lists and codebook indices share the last number."""
         return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:
@@ -142,13 +142,13 @@ class Activations:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """Compiled lists of a network."""
+    """Compiled instruction lists of a network."""
 
     places: Activations
-    words: Words  # all indices and lists, to be written from ``places.lists`` on
+    words: Words  # all indices and lists, to be written starting at address ``places.lists``
     commands: list[Work]  # commands of a pass: forward through all layers, then backward from last to first
-    odd: Words  # lists of odd passes; empty if passes do not overlap
-    #: Distance in elements between the inputs, labels and lists of even and of odd passes.
+    odd: Words  # instruction lists of odd passes; empty if passes do not overlap
+    #: Distance in elements between the inputs, labels and instruction lists of even passes and of odd passes.
     distance: int
     plan: Plan
 
@@ -159,13 +159,13 @@ class Lists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """The lists of all passes, or separately the lists of even and of odd passes."""
+        """The instruction lists of all passes, or separately the lists of even and of odd passes."""
         return [_program(words, self.places, self.commands, distance)
                 for words, distance in ((self.words, 0), (self.odd, self.distance)) if len(words)]
 
 
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
-    """Describe lists by their words and addresses, and by the buffers that the host writes and reads."""
+    """Describe instruction lists by their words and addresses, and by the buffers that the host writes and reads."""
     return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
                        starts=[command.fields["weight_base"] + further for command in commands],
                        given=("inputs", "labels"), taken=("loss",))
@@ -236,7 +236,7 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int, factors: Factors) -> "ListCompiler":
-    """Compile all lists of even (0) or odd (1) passes."""
+    """Compile all instruction lists of even (0) or odd (1) passes."""
     compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
@@ -246,12 +246,12 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int, facto
 
 
 class ListCompiler:
-    """Compiler for the lists of even (0) or odd (1) passes, which are stored after the buffers."""
+    """Compiler for the instruction lists of even (0) or odd (1) passes, which are stored after the buffers."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
         self._product = Products(array=array, factors=factors, length=places.examples)
-        self.places = places  # addresses; may be replaced before each list
+        self.places = places  # addresses; may be changed before a list is added
         self._base = places.lists
         self._copies = copies
         self._odd = odd
@@ -264,7 +264,7 @@ class ListCompiler:
             for transposed in (False, True) if layer.number > 1 or not transposed}
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
-        """Return an operand in a region of activations or weights, for the passes of these lists."""
+        """Return an operand in a region of activations or weights, for the passes of these instruction lists."""
         memory = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
         return at(memory, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
@@ -284,7 +284,7 @@ class ListCompiler:
         return self._given(_Owned("activations", base, len(self.words[-1]), owner=self.places.owner("lists")))
 
     def forward(self, layer: Dense) -> None:
-        """Add the list that computes a layer's output and, after the last layer, the loss."""
+        """Add the instruction list that computes a layer's output and, after the last layer, the loss."""
         places, last = self.places, layer.number == self._count
         x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
@@ -311,7 +311,7 @@ class ListCompiler:
         self._command("forward", layer, listed, reads, writes)
 
     def backward(self, layer: Dense) -> None:
-        """Add the list that computes a layer's gradients and the gradient of its input."""
+        """Add the instruction list that computes a layer's gradients and the gradient of its input."""
         places = self.places
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)

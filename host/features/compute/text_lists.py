@@ -57,11 +57,12 @@ def _stride(context: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TextLists:
-    """Compiled lists of the text model."""
+    """Compiled instruction lists of the text model."""
 
-    words: Words  # all lists, with zeros in place of the sequences' tokens, labels and losses
-    base: int  # address of the first list
-    #: Addresses of the lists: forward with loss, backward for a share's first group, and backward for further groups.
+    words: Words  # words of all instruction lists, with zeros in place of the sequences' tokens, labels and losses
+    base: int  # address of the first instruction list
+    #: Addresses of the instruction lists: forward with loss, backward for the first group of a node's share, and
+    #: backward for further groups.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
@@ -84,7 +85,8 @@ class TextLists:
 
     @property
     def programs(self) -> list[ListProgram]:
-        """Return two programs: the lists for a share's first group, and the lists for all other groups."""
+        """Return two programs: the instruction lists for the first group of a node's share, and the lists for all
+        other groups."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
@@ -197,7 +199,7 @@ class _Compiler:
 
     @property
     def _size(self) -> int:
-        """Width of a head."""
+        """Width of an attention head."""
         return self._config.width // self._config.heads
 
     @property
@@ -210,8 +212,8 @@ class _Compiler:
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Return a head's columns in a matrix of queries (``part`` 0), keys (1) and values (2), or of one of
-        them."""
+        """Return a head's columns in a matrix that contains queries (``part`` 0), keys (1) and values (2), or only
+        one of them."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
@@ -244,7 +246,7 @@ class _Compiler:
     def backward(self) -> None:
         """Add all instructions of the backward pass, which follows the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # one CLEAR is enough: gradients of positions follow gradients of characters
+        if not self._further:  # one CLEAR is enough: position gradients directly follow character gradients
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -282,7 +284,8 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm and of its input; ``start`` is added to the latter. Return its name."""
+        """Add the gradients of a layer norm and of its input. ``start`` is added to the input's gradient, whose name
+        is returned."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -326,7 +329,7 @@ class _Compiler:
 
 def _compiled(config: TransformerConfig, product: Products, together: int, places: Mapping[str, int] | None,
               scaled_again: bool, data: int) -> tuple[dict[str, list[Words]], Buffers]:
-    """Compile the lists for sequences at an address; return the lists keyed by name, and the buffers."""
+    """Compile the instruction lists for sequences at an address; return the lists keyed by name, and the buffers."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, places)
@@ -372,7 +375,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
 
     def placed(plan: Plan, base: int) -> TextLists:
-        """Place the lists at address ``base``, and the sequences after them."""
+        """Assign address ``base`` to the instruction lists, and the following addresses to the sequences."""
         listed, _ = compiled(plan.places, data=base + length)
         starts = {}
         end = base
@@ -397,7 +400,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
 
 def engine_of(array: Array) -> Engine:
-    """Create the golden engine of an array that runs the text model's lists."""
+    """Create the golden engine of an array that runs the text model's instruction lists."""
     return array.engine(scale_mask=True, sequences=True)
 
 
@@ -463,7 +466,7 @@ class ListCycles:
         return memories
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
-        """Return the cycles of a list including its END, but without its jobs."""
+        """Return the cycles of an instruction list, including its END but excluding its jobs."""
         return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
@@ -477,7 +480,7 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """An instruction, with the preceding instructions that access no buffer."""
+    """An instruction, together with directly preceding instructions that access no buffer."""
 
     #: Names of the buffers that are read, and names of the buffers that are written.
     reads: tuple[str, ...]
@@ -488,7 +491,7 @@ class Operation:
 
 
 class TextOperations:
-    """Operations of a sequence, decoded from lists that rescale normalised rows in the backward pass.
+    """Operations of a sequence, decoded from instruction lists that rescale normalised rows in the backward pass.
 
     Cycles are modelled for a sequence without repeated characters.
     """
@@ -497,17 +500,17 @@ class TextOperations:
         self.lists = lists
         self._rooms = rooms_of(lists.plan)
         self._owners: dict[str, int] = {}
-        self._jobs: dict[int, int] = {}  # cycles of instructions, by object identity
+        self._jobs: dict[int, int] = {}  # modelled cycles of instructions, keyed by ``id``
         self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(operation.reads, operation.writes) for operation in variant] for variant in self._variants]
         assert touched[0] == touched[1]
-        #: Saved maps, with the operations that write and read them.
+        #: Saved activation maps, with the operations that write and read them.
         self.saved = Saved(self._variants[0], "d output",
                            vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
 
     def operations(self, *, further: bool) -> Sequence[Operation]:
-        """Return the operations of a share's first sequence, or of any further sequence."""
+        """Return the operations of the first sequence in a node's share, or of any further sequence."""
         return self._variants[further]
 
     def words(self, name: str) -> int:
@@ -588,7 +591,7 @@ class TextOperations:
         return self._jobs[id(instruction)]
 
     def chain(self, *, further: bool, cycles: Callable[[Sequence[int]], int] | None = None) -> Chain:
-        """Build the chain of saved maps, with modelled cycles by default."""
+        """Build the chain of saved activation maps, with modelled cycles by default."""
         modelled = functools.partial(self.cycles, further=further)
         return self.saved.chain("lists of text", words=self.words, cycles=cycles or modelled,
                                 multiplications=lambda number: self._variants[further][number].multiplications)

@@ -54,7 +54,8 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
 
 def text_chain() -> Chain:
-    """Build the chain of maps that the model saves per sequence; normalised rows are scaled again."""
+    """Build the chain of maps that the model saves per sequence. Layer norms save their normalised rows, which the
+    backward pass scales again."""
     return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
@@ -151,7 +152,7 @@ class _Builder:
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Return a head's columns in ``x``, which contains queries (0), keys (1) and values (2), or one of them."""
+        """Return a head's columns in ``x``, which has queries (0), keys (1) and values (2), or only one of them."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
@@ -184,7 +185,8 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Add maxima, exponentials and their sums; all softmax cycles are attributed to the exponentials."""
+        """Add the steps of a softmax that compute maxima, exponentials and their sums. All modelled cycles of the
+        softmax are attributed to the exponentials."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:
@@ -235,7 +237,8 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Return a layer norm's scaled rows, as stored by the forward pass or scaled again here."""
+        """Return a layer norm's scaled rows: either stored by the forward pass, or recomputed here from the
+        normalised rows."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))

@@ -71,12 +71,12 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarLists:
-    """Lists and far-memory moves of a perceptron's training step."""
+    """Instruction lists and far-memory moves of a perceptron's training step."""
 
-    plan: MapPlan  # plan of the maps, which are stored from address 0 on
+    plan: MapPlan  # plan of the activation maps, which start at address 0
     places: Activations  # addresses of the other buffers: inputs, labels, loss and output gradients
-    words: Words  # words of all lists, to be written to address ``places.lists``
-    commands: list[Work]  # lists and moves of a pass, in timeline order
+    words: Words  # words of all instruction lists, to be written to address ``places.lists``
+    commands: list[Work]  # commands that run lists or move data in a pass, in timeline order
     far: int  # words of far memory in use
 
     @property
@@ -120,7 +120,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Compiler for the lists and moves of events; ``far`` gives the far-memory addresses of swapped maps."""
+    """Compiles the instruction lists and moves of events; ``far`` has the far-memory addresses of swapped maps."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):
@@ -140,14 +140,14 @@ class _FarCompiler:
         return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes, bases=places)
 
     def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
-        """Add the list of a layer, using the given versions of maps."""
+        """Add the instruction list of a layer, using the given versions of activation maps."""
         self.lists.places = self._activations(*versions)
         (self.lists.backward if name == "backward" else self.lists.forward)(self._layers[number])
         self.commands.append(dataclasses.replace(self.lists.commands[-1], name=f"{name} {number + 1}",
                                                  duration=duration))
 
     def add(self, event: Event) -> None:
-        """Add the list or move of an event."""
+        """Add the instruction list or the move of an event."""
         number, duration, latest = event.number, event.end - event.start, self._versions.latest
         before = range(max(number - 1, 0), number)  # map that a forward list reads, if any
         match event.kind:
@@ -223,16 +223,16 @@ _Key = tuple[str, int | str]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarText:
-    """Lists and far-memory moves for a sequence of the text model."""
+    """Instruction lists and far-memory moves for a sequence of the text model."""
 
     plan: MapPlan  # plan of the saved maps
     #: Lists and moves for the first sequence of a node's share and for each later sequence, in timeline order.
     commands: tuple[list[Work], list[Work]]
-    words: Words  # all lists, with zeros in place of the sequences' characters, labels and losses
-    base: int  # address of the first list, after all buffers
-    whole: TextLists  # lists before they are split, with the addresses of the sequences
+    words: Words  # all instruction lists, with zeros in place of the sequences' characters, labels and losses
+    base: int  # address of the first instruction list, after all buffers
+    whole: TextLists  # unsplit lists, and the addresses of the sequences' data
     far: int  # words of far memory in use
-    cycles: tuple[int, int]  # modelled cycles for the first sequence of a share, and for each further sequence
+    cycles: tuple[int, int]  # modelled cycles of the first sequence on a node, and of each further sequence
     steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, keyed by the name of its first command
 
     @property
@@ -288,7 +288,7 @@ class _Span(Lifetime):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Operations of an event, each with the buffer versions that replace its buffers."""
+    """Operations of an event and, for each operation, the versions of the buffers that it uses."""
 
     event: Event
     name: str
@@ -322,7 +322,7 @@ class _Placed:
             for step in self._steps(numbers)])
 
     def _steps(self, numbers: Sequence[int]) -> list[Operation]:
-        """Return the operations with these indices, for the first sequence of a share."""
+        """Return the operations with these indices, for the first sequence of a node's share."""
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
@@ -358,7 +358,7 @@ class _Placed:
                 for key, (first, last, begin, end) in touched.items()}
 
     def words(self, part: _Part, *, further: bool, data: int) -> list[Words]:
-        """Return the lists of an event, split to fit a node, for sequences at address ``data``."""
+        """Return the instruction lists of an event, split to fit a node, for sequences at address ``data``."""
         variant = self._operations.operations(further=further)
         return cut_lists([
             words for number, keys in zip(part.numbers, part.keys, strict=True)
@@ -366,7 +366,7 @@ class _Placed:
                 variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
-        """Commands for an event's lists at the given addresses; each accesses all buffers of the event."""
+        """Commands that run an event's lists at the given addresses; each accesses all buffers of the event."""
         operations = self._steps(part.numbers)
         reads, writes = (list(dict.fromkeys(
             Region("activations", self.places[keys[name]], self._operations.words(keys[name][0]))
@@ -390,7 +390,7 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
     far, used = far_places(plan, far_words)
 
     def lists_of(data: int) -> dict[tuple[str, bool], list[Words]]:
-        """Return the lists of each event, and of each backward event for further sequences."""
+        """Return the instruction lists of each event, and of each backward event for further sequences."""
         return {(part.name, further): placed.words(part, further=further, data=data) for part in placed.parts
                 for further in (False, True)[:1 + (part.event.kind == "backward")]}
 

@@ -110,7 +110,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
 
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
-    """Write lists, inputs and labels to the nodes, and set gradients to zero."""
+    """Write instruction lists, inputs and labels to the nodes, and set gradients to zero."""
     ring.memory.write_activations([lists.words] * ring.nodes, lists.places.lists)
     ring.memory.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
     ring.memory.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
@@ -186,7 +186,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def computer_of(plan: MapPlan) -> FarTextComputer:
-        """Create a computer for a plan, with its lists and the sequence already on the nodes."""
+        """Create a computer for a plan. The plan's lists and the sequence must already be on the nodes."""
         computer = FarTextComputer(ring, compile_far_text(
             operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
         computer.prepare()

@@ -66,7 +66,7 @@ def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
 
 def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                    words: int) -> FarText:
-    """Compile a run's lists before the first pass; raises ``PlanError`` if buffers or lists do not fit."""
+    """Compile a run's instruction lists before the first pass; raises ``PlanError`` if memory is too small."""
     assert config.far is not None
     return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
                     activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,

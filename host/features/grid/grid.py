@@ -85,9 +85,9 @@ class Seat:
 class NodeSetting:
     """Setting of a node's switch."""
 
-    outputs: tuple[Source, ...]  # source of each sending port
-    # the node's seat in each ring that the field ``port`` of a command can select, or None; port 0 selects the ring
-    # of the node's row, or the flat ring, and port 1 the ring of its column
+    outputs: tuple[Source, ...]  # source of the words that each port sends
+    # the node's position in the ring that port 0 selects in a command (the flat ring, or the ring of the node's row)
+    # and in the ring that port 1 selects (the ring of its column); None if it is in no such ring
     seats: tuple[Seat | None, ...]
 
 
@@ -261,7 +261,7 @@ class Topology:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """List the parts that would each make a flat ring possible if they were enabled."""
+        """Advise which links to enable or nodes to disable; any one of them would make a flat ring possible."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -322,7 +322,7 @@ class _Search:
         self._nodes = nodes
         self._start = start
         self._length = length
-        self._dead: set[tuple[int, int]] = set()  # pairs (node, used links) from which no trail can be closed
+        self._dead: set[tuple[int, int]] = set()  # pairs (node, used links) that no trail can complete
 
     def run(self) -> list[Link] | None:
         trail: list[Link] = []

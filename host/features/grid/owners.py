@@ -108,7 +108,7 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
 class Carried:
     """Record of a reconfiguration."""
 
-    left: tuple[int, ...]  # grid nodes that have left
+    left: tuple[int, ...]  # nodes that have left the grid
     joined: tuple[int, ...]
     heirs: dict[int, int]  # the node that received the residuals and errors of each departed node
     moved: int  # number of elements with a different owner
@@ -124,7 +124,7 @@ def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old
     be idle, with nodes in plan order; plans are for a flat ring or for rings in two dimensions.
 
     Raises ``ValueError``, before anything is read or written, if a plan has separate rings with a whole vector each,
-    if a plan and its ring differ in the number of nodes, or if the new nodes lack room for the vector.
+    if a plan and its ring differ in the number of nodes, or if the new nodes lack memory for the vector.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

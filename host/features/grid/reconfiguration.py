@@ -32,7 +32,7 @@ from host.training.workloads import Workload
 
 __all__ = ["ReconfigurationPlan", "Request", "Rings", "Stage", "grid_size", "reconfiguration_plan"]
 
-SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes of rings in which all nodes train the same model
 
 
 def grid_size(text: str) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def grid_size(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A part that leaves or joins after a number of steps."""
+    """Request to disable or enable a part of the grid after a number of steps."""
 
     step: int
     part: Part
@@ -69,7 +69,7 @@ class Stage:
     """Rings for the steps between two reconfigurations."""
 
     step: int  # number of steps before the stage
-    requests: tuple[Request, ...]  # requests with which the stage starts
+    requests: tuple[Request, ...]  # requests that take effect at the start of the stage
     plan: Plan
     why_flat: str | None = None  # why the ring is flat, if no shape was requested
 

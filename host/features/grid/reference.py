@@ -18,7 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class GridReference(Reference):
-    """Golden model of a run on a two-dimensional plan; options are those for :class:`Reference`."""
+    """Golden model of a run on a two-dimensional plan, with the same options as :class:`Reference`."""
 
     def __init__(self, ring: VectorRing, plan: Plan, *options: Any):
         super().__init__(ring, *options)
@@ -47,8 +47,8 @@ class GridReference(Reference):
                       traffic=self._together(*update.traffic))
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
-        """Combine the traffic of a step, with hops in rows before hops in columns. The bound is the sum of the
-        largest bounds of the rows' sums, the columns' updates and the weight gathers."""
+        """Combine the traffic of a step; hops in row rings come before hops in column rings. The bound is the sum of
+        the largest bound of each phase: the rows' sums, the columns' updates and the weight gathers."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]

@@ -171,8 +171,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Find the error of a failed command once the last word has moved. The cause is a rejection by a node or, if
-        there is none, a link with missing packets, but never a node that was only slow."""
+        """Wait until no more words move, and find out why a command failed. The cause is a rejection by a node or, if
+        there is none, a link with missing packets, but never a node that is merely slow."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -315,7 +315,7 @@ def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
 
 
 def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
-    """Return the rings of a plan that commands for ``ring`` apply to."""
+    """Return the rings of a plan that run the commands with this value of ``ring``."""
     return [members for members in plan.rings if len(members) > 1 and all(
         seat is not None and (seat.rank, seat.size) == (rank, len(members))
         for rank, seat in enumerate(plan.settings[node].seats[ring] for node in members))]

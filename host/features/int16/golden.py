@@ -57,7 +57,7 @@ class IntegerReference(Reference):
     """Golden model of a training run on int16 nodes."""
 
     counter = "COMPRESSED_WORDS"
-    #: A single node compresses its own elements, as a node in a ring of two does for the only hop.
+    #: Size of a ring with the same density: a node in a ring of two also sends only its own elements.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

@@ -32,7 +32,7 @@ class RingMicrobatches:
         """Write several gradients to each node; later sums add all of them. Rank r gets the next ``counts[r]``
         gradients, which are stored one after another from the start of the gradient memory.
 
-        Raises ``ValueError`` if the counts do not match or a node has no room.
+        Raises ``ValueError`` if the counts do not match or a node lacks memory.
         """
         check_counts(counts, nodes=self._ring.nodes, gradients=len(gradients))
         length = len(gradients[0])

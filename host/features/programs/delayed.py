@@ -122,7 +122,7 @@ class DelayedExecutor(UpdateExecutor):
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """Return the newest weights, except that layers with two copies get ``weights``."""
+        """Return the newest weights, but with ``weights`` for the layers that keep two copies."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
@@ -217,7 +217,7 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
 
-#: Number of words in a trace record, and number of versions it can distinguish.
+#: Number of words in a trace record, and number of weight versions that a record can distinguish.
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
@@ -263,7 +263,7 @@ class OverlappingExecution(ProgramExecution):
         return self._ring.memory.read_weights(self._second)
 
     def load(self) -> CompiledProgram:
-        """Load the program unless the nodes hold it, and use its collectives as the step's :attr:`parts`."""
+        """Load the program unless the nodes already hold it; its collectives become the step's :attr:`parts`."""
         return self._load(self._schedule)
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
@@ -327,8 +327,8 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
     COMPUTE copies gradients, ``forward 1`` if even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # for the last command that uses a pass's data, by tag: function that writes the next data, and flag to set
-    # afterwards
+    # Keyed by the tag of the last command that uses a pass's data: the function that writes the next data, and the
+    # flag to set afterwards.
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

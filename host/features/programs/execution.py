@@ -45,7 +45,7 @@ class Timing:
     #: Cycles from the first start to the last end. If passes overlap: from the last update of the previous pass to
     #: the last update of this pass.
     cycles: int
-    #: Number of cycles of the same pass in the golden timing model, given the measured durations.
+    #: Number of cycles of this pass in the golden timing model, given the measured durations of its commands.
     modelled: int
     #: Sum of the durations in each queue, on the node with the largest sum.
     compute: int
@@ -294,9 +294,9 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
-    """Return the configuration with several queues and enough room for programs with the given number of layers.
-    Without a compute engine, it gets COMPUTE and room to stage gradients. For overlapping passes (``stale``) on
-    ``nodes`` nodes, it counts weight updates and has master weights and room for two copies of the weights.
+    """Return the configuration with several queues and enough memory for programs with the given number of layers.
+    Without a compute engine, it gets COMPUTE and memory to stage gradients. For overlapping passes (``stale``) on
+    ``nodes`` nodes, it counts weight updates and has master weights and memory for two copies of the weights.
     """
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())

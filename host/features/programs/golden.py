@@ -50,7 +50,7 @@ class GoldenPrograms:
         # commands of each queue of each node
         self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
                                                   for _ in range(nodes.nodes)]
-        # latest trace records of each node; a run with a command of unknown duration adds none
+        # latest trace records of each node; runs with commands of unknown duration are not recorded
         self.traces: list[collections.deque[TraceRecord]] = [
             collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
         self.recorded = [0] * nodes.nodes  # total number of records of each node so far
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Return each queue's commands for the timing model; None if the nodes differ in lengths or local waits."""
+    """Return each queue's commands for the timing model; None if nodes differ in queue lengths or local waits."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

@@ -84,7 +84,7 @@ def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathli
     """Write traces of the last step of each schedule in a report, and return each schedule's first path.
 
     With several schedules, the schedule is appended to each name. A schedule without a timeline has no trace: golden
-    nodes do not model all collectives of one node, or of more nodes than a vector has groups.
+    nodes do not model all collectives on a single node, or on more nodes than a vector has groups.
     """
     written = []
     for run in report["schedules"]:

@@ -22,7 +22,7 @@ __all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Region", "Remotes", "Touch", 
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Elements of a memory that a command accesses."""
+    """Range of elements in a memory that a command accesses."""
 
     #: Memory, such as ``gradients``, ``weights`` or ``state``; any other name is a separate address space.
     space: str
@@ -95,7 +95,7 @@ Clock: TypeAlias = list[int]
 
 
 class Wait(NamedTuple):
-    """Wait for the first ``after`` commands of a queue (0: none), ``lag`` passes earlier."""
+    """Wait until the first ``after`` commands of a queue have ended, ``lag`` passes earlier. 0 means no wait."""
 
     after: int = 0
     lag: int = 0
@@ -104,7 +104,7 @@ class Wait(NamedTuple):
 #: Waits of each command, keyed by the number of the queue that it waits for.
 Waits: TypeAlias = Sequence[dict[int, Wait]]
 
-#: Waits of each command for other nodes: one per rank, or none.
+#: For each command, its waits for other nodes: one per rank, or an empty sequence.
 Remotes: TypeAlias = Sequence[Sequence[Remote | None]]
 
 
@@ -201,7 +201,7 @@ def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Commands of a pass sorted to satisfy ``before``, and the commands that cannot be sorted."""
+    """Sort the commands of a pass to satisfy ``before``; also return the commands that cannot be sorted."""
     order: list[int] = []
     left = list(range(len(before)))
     done: set[int] = set()
@@ -224,8 +224,8 @@ def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, colle
                     nodes: int) -> list[tuple[int | None, int]]:
     """Find a cycle of commands (rank, index) that must each follow the next one; empty if there is none.
 
-    A collective ends on each node only after it has started on all nodes; its end belongs to no rank. Waits with a
-    lag are ignored, since earlier passes have already ended.
+    A collective ends on each node only after it has started on all nodes, so its end is listed with rank None. Waits
+    with a lag are ignored, since earlier passes have already ended.
     """
     count = len(queues)
     members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
@@ -247,7 +247,7 @@ def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, colle
 
 
 def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
-    """Find a cycle in a graph where each vertex must follow those in ``before``; empty if there is none."""
+    """Find a cycle in a graph where each vertex must follow its vertices in ``before``; empty if none exists."""
     _, left = _sorted(before)
     if not left:
         return []
@@ -303,7 +303,7 @@ def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) ->
 
 def reduced(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict],
             least: Waits) -> list[dict[int, Wait]]:
-    """Remove redundant waits; each command keeps at least its waits in ``least``."""
+    """Remove redundant waits; each command keeps at least the waits that ``least`` has for it."""
     result = [dict(own) for own in waits]
     candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
                   if wait != least[index].get(queue, Wait())]

@@ -51,11 +51,11 @@ _NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROA
 
 
 class ProgramError(ValueError):
-    """A program that must not be loaded on a node."""
+    """Raised for a program that must not be loaded on a node."""
 
 
 class RaceError(ProgramError):
-    """Two commands access the same region, and no wait orders them."""
+    """Raised if two commands access the same region and no wait orders them."""
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
         #: The command that must end first, and the one that starts too early.
@@ -128,7 +128,7 @@ class CompiledProgram:
     """Commands of each queue with their waits.
 
     The waits of each task are keyed by the queue that it waits for. Waits are not checked here; see :meth:`check`.
-    Waits for other nodes are given for all ranks or none, with ``nodes``, the number of nodes in the ring."""
+    ``remotes`` has each command's waits for other nodes, one per rank or none; ``nodes`` is the size of the ring."""
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
                  nodes: int | None = None):
@@ -194,7 +194,7 @@ class CompiledProgram:
                     yield index, queue, wait
 
     def remote_waits(self) -> Iterator[tuple[int, int, Remote]]:
-        """Yield each wait for another node, with the index and rank of the waiting command."""
+        """Yield each wait for another node, with the index and the rank of the command that waits."""
         for index, own in enumerate(self._remotes):
             for rank, remote in enumerate(own):
                 if remote is not None and remote.unit != rank:
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make ``task`` wait for ``other`` on the nodes of rank ``unit``; see :meth:`wait`."""
+        """Make ``task`` wait for ``other`` on the node with rank ``unit``, or on one per rank; see :meth:`wait`."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
@@ -376,7 +376,7 @@ class Program:
 
 
 def _check_earlier(other: Task, task: Task, lag: int) -> None:
-    """Check that ``other`` always ends before ``task``, in the same queue, starts ``lag`` passes later."""
+    """Check that ``other`` always ends before ``task`` starts ``lag`` passes later. Both are in the same queue."""
     if lag == 0 and other.place >= task.place:
         raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
 
@@ -385,7 +385,7 @@ _TIMES = 1 << 32
 
 
 def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
-    """Return the time of the nodes' earliest record; their clocks agree, and times wrap around."""
+    """Return the time of the earliest record of any node. All clocks agree, and times wrap around."""
     times = [record.time for trace in traces for record in trace]
     if not times:
         return 0

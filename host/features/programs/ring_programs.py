@@ -31,8 +31,8 @@ __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_wo
 #: Highest run number; runs are numbered from 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Maximum number of cycles per poll for an event if nodes have different command counts, and a lower maximum for
-#: quorum updates, where a node gets its next computation only after an event is taken.
+#: Maximum number of cycles per poll for an event if nodes have different numbers of commands. The second, lower
+#: maximum is for quorum updates, where a node gets its next computation only after an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
 #: Command fields that the driver sets when it sends the command.
@@ -66,7 +66,7 @@ class Staged:
     programs: list[list[list[Command]]]
     model: int  # number of the staged program
     set: int | None = None  # first set in which the programs apply; None until the edit is acknowledged
-    comparisons: int = 0  # number of withdrawn edits that only compared digests
+    comparisons: int = 0  # number of edits that only compared digests and were withdrawn
 
 
 class RingPrograms:
@@ -107,7 +107,7 @@ class RingPrograms:
 
     @property
     def next_set(self) -> int | None:
-        """Number of the set of passes that follows the latest run, needed for edits; None before a run."""
+        """Number of the set of passes after the latest run, which edits refer to; None before the first run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
@@ -127,13 +127,13 @@ class RingPrograms:
     def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Load a program into each node, where it stays loaded; programs are ordered by rank.
 
-        Raises ``ProgramTooLongError`` if the commands do not fit in a queue; ``ProgramRunningError`` if a program is
-        running; ``ValueError`` if commands wait for other nodes without control words or with programs of different
-        lengths, or if a program for nodes with several queues has more queues than a node; and ``PlanError`` if a
-        program runs a list outside the memory plan; nothing is loaded then.
+        Raises ``ProgramTooLongError`` if the commands do not fit in a queue, ``ProgramRunningError`` if a program is
+        running, and ``PlanError`` if a program runs a list outside the memory plan. Raises ``ValueError`` if commands
+        wait for other nodes but links have no control words or programs differ in length, or if a program has more
+        queues than a node with several queues. After an error, nothing is loaded.
 
         Programs have the same tags on all nodes; nodes with one queue receive commands in the order of tags. With
-        ``changes``, only queues that differ from the loaded programs are sent. Runs refer to the number ``model``.
+        ``changes``, only queues that differ from the loaded programs are sent. ``model`` is a number named by runs.
         """
         self._check(programs)
         if self._config.queues > 1:
@@ -205,8 +205,8 @@ class RingPrograms:
             last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Make the staged programs valid from set ``set``, the ``first`` of a run, and wait for all acknowledgements.
-        Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn."""
+        """Make the staged programs valid from set ``set`` on (the ``first`` of a run), and wait until all nodes have
+        acknowledged this. Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn."""
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
@@ -326,7 +326,7 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Maximum number of cycles per poll for an event; unlimited if all nodes report events in step."""
+        """Maximum number of cycles per poll for an event; no limit if all nodes report events at the same time."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
@@ -342,7 +342,7 @@ class RingPrograms:
 
     def send(self, passes: int = 1) -> Passes:
         """Send the programs' commands to the nodes one by one; nodes may have any number of queues. Raises
-        ``RingError`` if a command failed on any node; later ones are executed anyway."""
+        ``RingError`` if a command failed on any node; the commands after it are executed anyway."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):

@@ -50,13 +50,13 @@ class Kind(enum.Enum):
     SEARCH = "search"
 
 
-#: Kinds of schedules that take a number of layers, with the minimum of that number.
+#: Minimum number of layers for the kinds of schedules that have such a number, as in ``chunks:2``.
 _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule, as requested."""
+    """A requested schedule: its kind and number of layers."""
 
     kind: Kind
     #: Layers per collective (``chunks``), or layers that compute with weights lacking an update (``delayed``).
@@ -106,9 +106,9 @@ class Copies:
     the copy it has just used. Each layer is a region, and the node counts its updates.
     """
 
-    #: Number of layers that keep two copies of their weights; None if updates are not counted.
+    #: Number of layers that keep two copies of their weights; None if nodes do not count updates.
     layers: int | None = None
-    #: Distance between the two copies, in elements.
+    #: Distance between the two copies of the weights, in elements.
     distance: int = 0
 
     def weights(self, layer: Dense) -> Region:
@@ -147,13 +147,13 @@ class Computed:
     """Commands of a compute engine, in order."""
 
     commands: Sequence[Work]
-    #: Number of examples per node, which is the length of its commands.
+    #: Number of examples on each node, which is the field ``length`` of its commands.
     lengths: Sequence[int] | None = None
 
 
 def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = None) -> list[Work]:
-    """Forward and backward commands for nodes without a compute engine. They copy staged gradients, which start at
-    element ``staged``, after all gradients."""
+    """Forward and backward commands for nodes without a compute engine. They copy gradients from the staging
+    area, which starts at element ``staged``, after the gradients of all layers."""
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
@@ -201,7 +201,7 @@ class _Builder:
                              fields={**work.fields, **length, "duration": duration})
 
     def communicate(self, schedule: Schedule) -> None:
-        """Add a LATCH, so that all updates of the pass use the same settings, and then all collectives."""
+        """Add a LATCH, which fixes the settings for all updates of the pass, followed by all collectives."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
@@ -323,8 +323,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """Search over chunk sizes, continuing from earlier ``trials``. The largest size tried is at least ``most``, which
-    is the number of layers excluding the last one."""
+    """Search over chunk sizes, continuing from earlier ``trials``. Sizes double until one is at least ``most``, the
+    number of layers excluding the last one."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:

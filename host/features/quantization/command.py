@@ -56,7 +56,7 @@ def _names(kind: type[enum.Enum]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SchemeOptions(Section):
-    """Scheme of a quantised model, and the calibration for all schemes."""
+    """Options for the scheme of the quantised model, and for the calibration of all schemes."""
 
     calibration: str = option(
         "minmax", help="Range of activations that is represented: minmax for all values, or percentile for values up "

@@ -52,7 +52,7 @@ def save(network: QuantizedNetwork, path: Path) -> None:
 
 
 def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str]]:
-    """Type and shape of each array of a layer: per output and input, per output, or for the whole layer."""
+    """Type of each array of a layer, and the names of its dimensions; a scalar has none."""
     fields: dict[str, tuple[npt.DTypeLike, str]] = {
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),

@@ -186,7 +186,7 @@ class InferOutcome:
     outputs: Integers  # sums of the last layer, one row per sample
     cycles: Cycles  # sum over all commands of the cycles on the slowest node
     multiplied: int  # number of cycles in which all lanes multiply, summed over all nodes
-    commands: int  # number of commands, run one after another
+    commands: int  # number of commands; they run one after another
 
 
 class NodeInference:

@@ -26,7 +26,7 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
-_OPSET, _IR_VERSION = 21, 10  # the first versions with 4-bit integers
+_OPSET, _IR_VERSION = 21, 10  # first ONNX versions with 4-bit integers
 #: Maximum size of an input file in bytes, and maximum number of elements of all its tensors together.
 LARGEST = 1 << 24
 
@@ -123,11 +123,11 @@ class Agreement:
     """How often a runtime's answers (the outputs with the largest scores) agree with the integer model."""
 
     equal: int  # number of examples with the same answer
-    tied: int  # number of examples with the largest integer score shared by several outputs
-    #: Number of examples with an answer that scores, in integers, at most one adjusted last-layer weight below the
-    #: largest score; a hidden activation that is one step off changes scores this much.
+    tied: int  # number of examples where several outputs have the largest integer score
+    #: Number of examples with a different answer, whose integer score is at most one adjusted last-layer weight below
+    #: the largest score. A hidden activation that is one step off can change scores by this much.
     within: int
-    wrong: npt.NDArray[np.int64]  # indices of all other examples
+    wrong: npt.NDArray[np.int64]  # indices of the examples that are not counted above
 
     def __str__(self) -> str:
         return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "
@@ -171,7 +171,7 @@ class _Graph:
         self.end: str = graph.output[0].name
 
     def take(self, *operations: str) -> Any:
-        """Return the only node that reads the stream, one of ``operations``; continue from its output."""
+        """Return the only node that reads the stream, one of ``operations``, whose output becomes the stream."""
         users = self.users.get(self.stream, [])
         if len(users) != 1 or users[0].op_type not in operations:
             raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not "

@@ -42,8 +42,9 @@ class Scheme(enum.Enum):
 
 
 class Extrema(enum.Enum):
-    """Extrema that determine scale and offset: of the weights; of the weights and zero, so that adjusted weights
-    always fit; or the next larger ones that make zero an exact level, so that the offset is not rounded."""
+    """Range from which scale and offset are computed: the range of the weights; the same range extended to zero, so
+    that adjusted weights always fit; or the next wider range with zero as an exact level, so that the offset is not
+    rounded."""
 
     WEIGHTS = "weights"
     ZERO = "zero"
@@ -143,7 +144,7 @@ def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     """Return the closest range around ``low`` … ``high`` that has zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # The quotient is 0 / 0 for a side with neither weights nor levels, and infinite with weights but no level.
+    # On a side without levels, the quotient is infinite if it has weights, and 0 / 0 if it has none.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
@@ -239,7 +240,7 @@ def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     _, exponents = np.frexp(factors)
     shifts = np.minimum(MULTIPLIER_BITS - exponents, SHIFT_MAX).astype(np.int64)
     multipliers = np.rint(np.ldexp(factors, shifts)).astype(np.int64)
-    # Values rounded up to a power of two have one bit too many.
+    # A multiplier that was rounded up to the next power of two has one bit too many.
     over = multipliers == 1 << MULTIPLIER_BITS
     multipliers, shifts = np.where(over, multipliers >> 1, multipliers), shifts - over
     error = np.abs(np.ldexp(multipliers.astype(np.float64), -shifts) / factors - 1)

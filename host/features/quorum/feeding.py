@@ -1,6 +1,6 @@
 """Supply data for a run of quorum rounds: the host provides each node's data while the run is in progress.
 
-In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue consists of one
+In a round, nodes do not wait for each other's gradients. A pass of the computing queue consists of one
 COMPUTE, and a pass of the other queue of APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the
 computing queue. The host stages the next computation of a node after both the node's current computation and the
 previous round, which produces the weights, have ended. docs/ring/quorum.md specifies the rules.
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load the programs, the closing rules, the zeros and the table of scales. Each table entry is ``scale``, the
-        factor for a single node's gradient, divided by a possible number of gradients."""
+        """Load the programs, the rules for closing rounds, the buffer of zeros and the table of scales. Each entry of
+        the table is ``scale``, the factor for a single node's gradient, divided by a number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:

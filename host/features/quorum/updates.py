@@ -1,10 +1,10 @@
-"""Training with quorum updates, where rounds close without stragglers; checked bit for bit.
+"""Training with quorum updates, where rounds close without waiting for stragglers; checked bit for bit.
 
 Computation is modelled: COMPUTE delivers a gradient when an engine would have computed it; a straggler is slower by a
-factor. The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses
-only these masks. After every round, the ledger records each computed element as applied in time, applied late,
-dropped or pending. At the end of a block, the weights, state and gradient counts of all nodes are compared with the
-golden model.
+given factor. The nodes select the gradients of a round and report them as masks in the events of APPLY_LATE; the
+golden model uses only these masks. After every round, the ledger records each computed element as applied in time,
+applied late, dropped or pending. At the end of a block, the weights, state and gradient counts of all nodes are
+compared with the golden model.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ COUNTERS = ("computed", "applied", "applied_late", "dropped")
 class Outcome:
     """Measured results of a run."""
 
-    #: Modelled cycle when each round ended.
+    #: Modelled cycle in which each round ended.
     cycles: list[int] = dataclasses.field(default_factory=list)
     #: Mean loss of each round's on-time gradients, before the update.
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -153,13 +153,13 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.members = list(range(config.workers))
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._reference: Reference | None = None
-        #: Outcome so far, in measured cycles.
+        #: Outcome of the run so far, with measured cycles.
         self.outcome = Outcome()
         #: Status of the gradients of each round.
         self.statuses: list[GradientStatus] = []
         #: Messages about workers with mostly dropped gradients.
         self.stragglers: list[str] = []
-        #: Number of rounds completed before each worker was switched out.
+        #: Number of rounds completed before each worker was removed from the ring.
         self.left_after: dict[int, int] = {}
         #: Number of computations abandoned at the end of a block, for each worker.
         self.abandoned = [0] * config.workers
@@ -171,7 +171,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped: dict[int, int] = {}  # masks of dropped gradients, keyed by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
-        self._before = [dict.fromkeys(COUNTERS, 0) for _ in range(config.workers)]  # counts preceding the ledgers
+        self._before = [dict.fromkeys(COUNTERS, 0) for _ in range(config.workers)]  # counts from before the ledgers
 
     @property
     def left(self) -> int:
@@ -277,7 +277,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
-        """Return, for each worker, the rounds with gradients that do not have a status yet."""
+        """Return, for each worker, the rounds whose gradients have no status yet."""
         return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
                 for worker in range(self._config.workers)]
 
@@ -352,7 +352,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all remaining events; return the nodes' counters after the last change by a command."""
+        """Take events until none are left; return the nodes' counters, which no command has changed since."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -432,7 +432,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped[closed.tag] = self._newly_dropped()
 
     def _newly_dropped(self) -> int:
-        """Mask of the workers that had a gradient dropped since the last call."""
+        """Mask of the workers with a gradient that was dropped since the last call."""
         before, self._known_dropped = self._known_dropped, [counts["dropped"] for counts in self.counts()]
         return sum((now > was) << rank for rank, (now, was) in enumerate(
             zip(self._known_dropped, before, strict=True)))
@@ -487,7 +487,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
     """Configure a node with rounds for vectors of a given length, with the codecs and rows of ``node``.
 
     With two ``ports``, the memories are large enough for the blocks in a ring of two nodes, the smallest ring that
-    can remain after switching out nodes.
+    can remain after nodes have been removed.
     """
     base = NodeConfig() if node is None else node
     base = base.replace(
@@ -499,7 +499,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Maximum cycles that a node waits for a round; raises ``ValueError`` for too long a computation."""
+    """Maximum number of cycles that a node waits for a round; raises ``ValueError`` if a computation is too long."""
     longest = max(Workers(data, config).durations())
     if longest > _MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

@@ -51,7 +51,7 @@ class _Piece:
     tag: int | None = None  # tag of the piece's messages; None until one is sent
     waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are still to be sent
     sent: Words | None = None  # the last message sent, while it is unanswered
-    others: int = 0  # packets of other nodes since that message
+    others: int = 0  # number of packets from other nodes since the last message
     answer: list[Words] = dataclasses.field(default_factory=list)
     response: Words | None = None
 
@@ -68,7 +68,7 @@ class _Conversation:
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
     pieces: list[_Piece] = dataclasses.field(default_factory=list)
-    left: int = 0  # remaining cycles of a wait for an event after this piece
+    left: int = 0  # cycles that are left to wait for an event after this piece
     tag: int = 0
 
     @property
@@ -129,7 +129,7 @@ class MessageHub:
         self._conversations = [_Conversation() for _ in range(nodes)]
         self._turn = 0
         self.repeated = 0  # number of messages that were sent again
-        self.transports = tuple(NodeTransport(self, rank) for rank in range(nodes))  # one for each rank
+        self.transports = tuple(NodeTransport(self, rank) for rank in range(nodes))  # one transport per rank
 
     def send(self, node: int, packet: Words) -> None:
         """Queue one request packet to a node."""
@@ -212,7 +212,7 @@ class MessageHub:
         for _ in self._conversations:
             self._turn = (self._turn + 1) % len(self._conversations)
             pieces = self._conversations[self._turn].pieces
-            # A piece of several messages is sent by itself, since another request would terminate it.
+            # A piece that takes several messages is sent alone, since another request would end it early.
             for piece in pieces:
                 if piece.waiting and piece.sent is None:
                     yield piece
@@ -220,7 +220,7 @@ class MessageHub:
                     break
 
     def _advance(self) -> None:
-        """Send messages to the nodes in rotation as long as there is room for the answers."""
+        """Send messages to the nodes in rotation as long as their answers can be buffered."""
         free = WINDOW - sum(len(conversation.on_the_way) for conversation in self._conversations)
         while free > 0 and (piece := next(self._ready(), None)) is not None:
             piece.sent, piece.others = piece.waiting.popleft(), 0
@@ -252,7 +252,7 @@ class MessageHub:
         self._advance()
 
     def _take(self, packet: Words) -> None:
-        """Process a packet from rank 0's host port: either its own response, or a message with a check word."""
+        """Process a packet from rank 0's host port: either its own response, or a message and its check word."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
             for waiting in conversation.on_the_way:

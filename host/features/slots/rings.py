@@ -31,7 +31,7 @@ def wait_for_time(devices: Devices) -> None:
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # waits for PERIOD cycles, because no event arrives
+        devices[0].submit_pop_event(PERIOD).result()  # just a wait of PERIOD cycles: no event arrives
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))
@@ -40,7 +40,7 @@ def wait_for_time(devices: Devices) -> None:
 def place_nodes(devices: Sequence[Device]) -> None:
     """Write each node's position on the ring shared by several jobs, in the order of ``devices``.
 
-    Stops all work in slots. Raises ``ValueError`` if the jobs cannot be assigned to alternate nodes of the ring.
+    All work in slots stops. Raises ``ValueError`` if the jobs cannot be assigned to alternate nodes of the ring.
     """
     jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
@@ -75,7 +75,7 @@ def _check_slots(devices: Sequence[Device]) -> None:
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # waits this long, because no event arrives
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # just a wait of this length: no event arrives
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

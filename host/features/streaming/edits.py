@@ -33,9 +33,9 @@ class RefusedError(ValueError):
 class Kind(enum.Enum):
     """Kinds of edits.
 
-    ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer; ``remove`` removes this kind of
-    layer. ``format`` changes a layer's weight format in FETCH, ``microbatches`` the number of microbatches in a set,
-    and ``rate`` the learning rate; the last two use layer 0.
+    ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer; ``remove`` removes a layer with
+    as many inputs as outputs. ``format`` changes a layer's weight format in FETCH, ``microbatches`` the number of
+    microbatches in a set, and ``rate`` the learning rate; these two have layer 0.
     """
 
     ADD = "add"
@@ -227,7 +227,7 @@ class Banks:
         return self.current
 
 
-#: Limits for a log: words per memory, layer width, and number of layers, sets in a run, and parameters.
+#: Limits for a log: words per memory, layer width, and numbers of layers, of sets in a run, and of parameters.
 _WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
 
 _words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")

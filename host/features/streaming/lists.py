@@ -53,7 +53,7 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Return the addresses of the units after an edit. Raises ``RefusedError`` if there is no room for a new unit.
+    """Return the addresses of the units after an edit. Raises ``RefusedError`` if a new unit does not fit.
 
     Units are given by their master weights, ``before`` the edit (at addresses ``bases``) and ``after`` it. A unit
     that is kept is the same object in both. Each memory of the server has ``words`` words.
@@ -73,7 +73,7 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
 
 def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
     """Address for a plan's lists: after the buffers of both plans, and outside the running plan's lists, which start
-    at ``base``. Raises ``RefusedError`` if there is no room."""
+    at ``base``. Raises ``RefusedError`` if the lists do not fit."""
     if plan.digest == running.digest:
         return base
     words = plan.end - plan.lists
@@ -90,9 +90,9 @@ class StreamingLists:
     """Compiled instruction lists of a streaming plan."""
 
     plan: StreamingPlan
-    #: Number of words of all lists, which start at element ``base``.
+    #: Number of words of all instruction lists, which start at element ``base``.
     words: Words
-    #: Address of each list.
+    #: Address of each instruction list.
     places: dict[ListKey, int]
     base: int
 
@@ -195,7 +195,7 @@ class _Execution:
 
 
 def entry_of(number: int) -> int:
-    """A unit's entry in the server's table of counts, or the end of the table if there is no room."""
+    """Index of a unit's entry in the server's table of counts, or the end of the table if it is full."""
     return int(min(number, ENTRIES))
 
 
@@ -215,7 +215,7 @@ class _Builder:
         return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
     def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Return the near and the far region of each move: inputs from far memory (``back``), or outputs to it."""
+        """Return the near and the far region of each move: inputs from far memory (``back``) or outputs to it."""
         plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
@@ -228,12 +228,12 @@ class _Builder:
         if top:
             read.append(("labels", "labels", 0))
         if unit.first:
-            read += made  # also read the outputs that previous parts of the layer have written
+            read += made  # also move in the outputs that the layer's previous parts have written
         moves = []
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # this region has the size for the widest layer
+            if far == "upstream":  # its regions have the size of the widest layer
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))
@@ -258,7 +258,7 @@ class _Builder:
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """Add the FETCH for an access, if there is such an access and its window does not contain the unit yet."""
+        """Add the FETCH for an access, unless there is no such access or its window already contains the unit."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]

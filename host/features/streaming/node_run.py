@@ -95,8 +95,8 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Raise ``ValueError`` if nodes lack the formats of a structure or the server lacks room for it. The server must
-    have room for all units with ``planes`` state planes."""
+    """Raise ``ValueError`` if nodes lack the formats of a structure, or if its units, with ``planes`` state planes
+    each, do not all fit on the server."""
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
         raise ValueError(f"Format of layers on nodes without broadcast_formats must be {RAW}, not "
@@ -123,7 +123,7 @@ class NodeRun(GoldenStreaming):
         #: The nodes of the ring; None before the first set.
         self.relay: StreamingRing | None = None
         self._running: Structure | None = None
-        self._next: _Next | None = None  # outcome of pending edits
+        self._next: _Next | None = None  # result of the edits that are pending
         self._staged = False  # whether the nodes have acknowledged the edits
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
         #: Whether the nodes' bits and counts have matched the golden nodes so far.
@@ -133,7 +133,7 @@ class NodeRun(GoldenStreaming):
 
     def _compiled(self, structure: Structure, base: int | None = None) -> StreamingLists:
         """Compile the lists of a structure; raises ``ValueError`` if nodes lack its formats, or the server's table of
-        counts has no room for its units."""
+        counts is too small for its units."""
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
         return compile_streaming(structure.plan, base=base, factors=self._factors, array=Array(
@@ -220,7 +220,7 @@ class NodeRun(GoldenStreaming):
                 self.relay.follow(self._next.program)
 
     def prepare(self, number: int) -> None:
-        """Prepare the next set; before an edit, compare the nodes with the golden ones."""
+        """Prepare the next set. Before an edit, compare the nodes with the golden nodes."""
         if self._pending:
             self.compare()
             if self.relay is not None:  # the edit was made after the latest set
@@ -231,7 +231,7 @@ class NodeRun(GoldenStreaming):
         super().prepare(number)
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
-        """Run a set and compare the nodes with the golden ones."""
+        """Run a set and compare the nodes with the golden nodes."""
         reports = super().execute(first, batches)
         self.compare()
         return reports
@@ -272,7 +272,7 @@ class NodeRun(GoldenStreaming):
 
     def timeline(self, number: int, *, rate: Fraction, far: Far) -> tuple[Run, list[Costs]]:
         """Timeline of a traced set, and costs of its units. Executions are measured; packets and moves are modelled.
-        The server's far memory moves ``rate`` words per cycle; ``far`` is the pace of the workers' far memories."""
+        The server's far memory moves ``rate`` words per cycle; ``far`` is the speed of the workers' far memories."""
         report, times = self.reports[number], self.times[number - len(self.reports)]
         costs = times.costs([packet_cycles(unit, workers=self._workers, state_words=self._moved, rate=rate,
                                            zeros=report.pushed[unit.layer].zero_part, lanes=far.lanes)
@@ -280,7 +280,7 @@ class NodeRun(GoldenStreaming):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with the golden ones; return whether all have matched."""
+        """Compare the server's weights and state with the golden model; return whether everything has matched."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
             golden = self.server.masters, *zip(*self.server.state, strict=True)

@@ -106,12 +106,12 @@ class ListKey:
     backward: bool
     #: Number of the window with the weights, which is also the number of the accumulator for the gradients.
     window: int
-    #: Fields of the unit, and the number of outputs of the whole layer.
+    #: The unit's fields of the same names. ``width`` is the number of outputs of the whole layer.
     inputs: int
     outputs: int
     first: int
     width: int
-    #: Whether this is the backward list of the first layer (``bottom``), and a list of the last layer (``top``).
+    #: ``bottom``: whether this is the first layer's backward list; ``top``: whether it is a list of the last layer.
     bottom: bool
     top: bool
     #: Whether a backward list adds gradients to the sums of an earlier microbatch.
@@ -119,7 +119,7 @@ class ListKey:
 
     @property
     def words(self) -> int:
-        """Number of words in the list, including END."""
+        """Number of words in the instruction list, including END."""
         products = (3 if self.bottom else 4) if self.backward else 1
         return up((products + int(self.top) + 1) * INSTRUCTION_WORDS, GROUP)
 
@@ -183,7 +183,7 @@ class StreamingPlan:
 
     @property
     def lists(self) -> int:
-        """Address of the first list."""
+        """Address of the first instruction list."""
         return self.again.base + self.again.length
 
     @property
@@ -213,7 +213,7 @@ class StreamingPlan:
 
     @property
     def keys(self) -> list[ListKey]:
-        """Keys of all lists, without duplicates."""
+        """Keys of all instruction lists, without duplicates."""
         keys = [self.key(number, backward=backward, follows=follows) for number in range(len(self.units))
                 for backward in (False, True) for follows in ((False, True) if backward and self.count > 1
                                                               else (False,))]
@@ -310,7 +310,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
     """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. The
-    default microbatch is the largest that fits, up to ``most``. Raises ``ValueError`` if the worker has no room."""
+    default microbatch is the largest that fits, up to ``most``. Raises ``ValueError`` if it does not fit."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

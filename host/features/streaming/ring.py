@@ -91,7 +91,7 @@ class StreamingRing:
         roles = [name_of(type(device.config.role)) for device in ring.devices]
         if roles != ["worker"] * (len(roles) - 1) + ["server"] or len(roles) < 2:
             raise ValueError(f"Nodes must be workers and as the last one a server, not {', '.join(roles)}")
-        #: Lists of the workers.
+        #: Instruction lists of the workers.
         self.lists = lists
         self._ring, self._plan = ring, lists.plan
         *self._workers, self._server = ring.devices
@@ -115,8 +115,9 @@ class StreamingRing:
         return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
 
     def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
-        """Return each node's memory windows that the next set reads before writing, for the current and the staged
-        program: the workers' lists, and the server's weights, state planes, and counts of the latest set."""
+        """Return the memory windows that the next set reads before it writes them, for each node and for both the
+        current and the staged program. They are the workers' instruction lists, and the server's weights, state
+        planes and counts of the latest set."""
         both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
@@ -191,7 +192,7 @@ class StreamingRing:
         yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
         self._ring.settings.write(settings)
         yield
-        if self._earlier is None:  # edit numbers continue from the edits of an earlier run
+        if self._earlier is None:  # edit numbers start after the last edit of an earlier run
             self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
         begun = int(self._workers[0].read_register("NODE_TIME"))
         self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)

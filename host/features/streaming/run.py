@@ -318,8 +318,8 @@ def _together(counts: Sequence[Counts]) -> Counts:
 
 
 class Plateau:
-    """Add a layer before the last one, at most ``most`` times, when the loss stops falling: when the mean loss of
-    ``sets`` sets exceeds ``ratio`` times the mean of the ``sets`` sets before, all after the last added layer."""
+    """Add a layer before the last one when the loss stops falling, at most ``most`` times. The mean loss of the last
+    ``sets`` sets must exceed ``ratio`` times the mean of the ``sets`` sets before, all after the last added layer."""
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
         if sets < 1 or most < 0:

@@ -68,7 +68,7 @@ class _StreamingRun:
         """Divide layers into units, and choose the memories of the nodes and the microbatch size."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # one window per unit and one for an added layer, but more than for streaming
+        if schedule.resident:  # one window per unit and per added layer, at least 3: two would mean streaming
             windows = max(3, len(units) + schedule.plateau)
         self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -133,7 +133,7 @@ class _StreamingRun:
         return described(report.SCHEMA.report({
             **run.described(), "widths": self.widths, "microbatch": self.plan.microbatch, "peak": self.plan.peak,
             "interrupted": False, "bit_exact": same, "accuracy": accuracy, "per_step": list(self.rows)}),
-            self.spec, *trained_weights(run.server), cut=True)  # every sum is in the order of ranks
+            self.spec, *trained_weights(run.server), cut=True)  # every sum adds in rank order
 
     def write(self, console: Console) -> None:
         """Print the report and write it to a file."""

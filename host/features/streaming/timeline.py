@@ -64,7 +64,7 @@ _CHAIN = "chains of nodes with links of 16 cycles"
 BEGIN = constant("layer streaming", 111, "overhead of a FETCH or PUSH in the formula, without its words", _CHAIN)
 HOP = constant("layer streaming", 31, "overhead of a FETCH or PUSH in the formula, per worker", _CHAIN)
 EXECUTION = constant("layer streaming", 100, "overhead of an execution, without its products", "assumed")
-#: Cost of a backward pass as a multiple of a forward pass: forward again, input gradients, weight gradients.
+#: Cost of a backward pass as a multiple of a forward pass. It repeats the forward pass, and computes two gradients.
 BACKWARD = 3
 
 
@@ -117,7 +117,7 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 def microbatches(costs: Sequence[Costs]) -> int:
     """Smallest number of microbatches that hides the link time: at least fetch / forward and (fetch + push) /
-    backward for the unit that takes longest on the link, assuming equal neighbours."""
+    backward for the unit that takes longest on the link, assuming that its neighbours take the same time."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
     longest = max(costs, key=lambda cost: cost.fetch + cost.push)
@@ -145,7 +145,7 @@ class Event:
 class Run:
     """Timeline of a set, starting at cycle 0."""
 
-    #: Events, in link order and in execution order.
+    #: Events. Executions are in the order of execution, and transfers are in their order on the link.
     events: tuple[Event, ...]
 
     @property
@@ -159,7 +159,7 @@ class Run:
 
     @property
     def busy(self) -> int:
-        """Total cycles of executions."""
+        """Total number of cycles spent in executions."""
         return sum(event.end - event.start for event in self._executed)
 
     @property
@@ -180,7 +180,7 @@ class Run:
 
 
 class _Windows:
-    """Weight windows, and the number of executions up to the last use of each."""
+    """State of the weight windows: the unit in each, and the number of executions up to its last use."""
 
     def __init__(self) -> None:
         self._held: list[int | None] = [None, None]
@@ -277,7 +277,7 @@ AHEAD = 422
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Far:
-    """Pace of a worker's far memory."""
+    """Speed of a worker's far memory."""
 
     #: Number of elements in a row.
     lanes: int = 4
@@ -293,8 +293,8 @@ class Far:
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of a unit's FETCH and PUSH, summed over packets, with ``lanes`` words per row. The constants are fitted
-    to gateware with links of 16 cycles.
+    """Cycles of a unit's FETCH and PUSH, summed over packets, with ``lanes`` words per memory row. The constants are
+    fitted to gateware with a link latency of 16 cycles.
 
     State words and rate are as in :func:`link_cycles`. ``zeros`` is the fraction of zeros in the summed gradients,
     which PUSH does not send.
@@ -308,24 +308,24 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Return the events of a set, given each command's start and end: executions first, then moves and link."""
+    """Return the events of a set, given each command's start and end: executions first, then moves and transfers."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()
-        if kind in ("in", "out"):  # such as "in forward 3 0 1"
+        if kind in ("in", "out"):  # from a name such as "in forward 3 0 1"
             words = words[1:]
-        if words:  # LATCH has no unit, and is left out
+        if words:  # leaves out LATCH, which has no unit
             events.append(Event(kind, int(words[0]), *spans[task.place], 0))
     return Run(tuple(events))
 
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker according to its program, given the cycles of each unit and the pace of the far
+    """Timeline of a set on a worker according to its program, given the cycles of each unit and the speed of the far
     memory. Moves take no time if ``far`` is None.
 
     Two commands of a queue are ``gap`` cycles apart. A command that has waited for another one starts ``delay``
-    cycles after it ends.
+    cycles after the other one ends.
     """
     tasks = [[instruction.task for instruction in queue] for queue in program.queues]
 
@@ -346,7 +346,7 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
 class SetTimes:
     """Measured cycles of a set on a worker."""
 
-    #: Timeline of FETCH, PUSH, executions and moves, in cycles since the first start. Windows are unknown.
+    #: Timeline of FETCH, PUSH, executions and moves, in cycles since the first start. It has no window numbers.
     run: Run
     #: Cycles of each execution, keyed by ``forward`` or ``backward`` and unit number.
     executions: dict[tuple[str, int], list[int]]
@@ -357,9 +357,9 @@ class SetTimes:
 
     @property
     def links(self) -> dict[tuple[str, int], int]:
-        """Cycles of ``fetch`` and ``push``, keyed by unit. FETCH takes its minimum number of cycles. A PUSH ends on a
-        worker before the server has updated its weights, so its cycles extend to the end of the next FETCH, minus
-        that FETCH's own cycles. Units without a FETCH after their PUSH are omitted."""
+        """Cycles of ``fetch`` and ``push``, keyed by unit. A unit's FETCH has the minimum of its measured cycles. A
+        worker's PUSH ends before the server has updated its weights. Its cycles therefore last until the end of the
+        next FETCH, minus the cycles of that FETCH. Units without a FETCH after their PUSH are omitted."""
         on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
         result: dict[tuple[str, int], int] = {}
         for event in on_link:
@@ -372,7 +372,7 @@ class SetTimes:
         return result
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
-        """Costs of each unit, using the FETCH and PUSH cycles in ``links``."""
+        """Costs of each unit: FETCH and PUSH cycles from ``links``, and the mean cycles of its executions."""
         def mean(kind: str, unit: int) -> int:
             cycles = self.executions[kind, unit]
             return round(sum(cycles) / len(cycles))
@@ -382,7 +382,7 @@ class SetTimes:
 
 
 def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
-    """Start and end of each command, keyed by tag, in cycles after the first record; times wrap around."""
+    """Start and end of each command, keyed by tag, in cycles since the first record. Recorded times wrap around."""
     origin = records[0].time
     starts: dict[int, int] = {}
     ranges: dict[int, tuple[int, int]] = {}

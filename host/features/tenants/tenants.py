@@ -47,7 +47,7 @@ _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integ
 
 _PATIENCE = 100_000  # maximum number of cycles that a node may take to complete QUIESCE
 
-_TRIES = 1_000  # maximum number of attempts while answers of the far memory are outstanding
+_TRIES = 1_000  # maximum number of attempts while the far memory still owes answers
 
 
 class NotAtRestError(DeviceError):
@@ -146,7 +146,7 @@ class TenantHost:
                                      int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
-            device.write_register("CONTROL", 1)  # makes the links forget the last collective
+            device.write_register("CONTROL", 1)  # makes the links discard the state of the last collective
         kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
         for device, (settings, flags) in zip(devices, kept, strict=True):
             device.write_register("TENANT", tenant)  # a write to TENANT also clears flags, events and programs
@@ -211,7 +211,7 @@ class TenantHost:
         """Wait until the far memory has answered all requests; until then, the node reports that it is busy."""
         for _ in range(_TRIES):
             with contextlib.suppress(ProgramRunningError):
-                device.write_register("WINDOW", 0)  # fails while the node is busy; 0 sets no window
+                device.write_register("WINDOW", 0)  # raises an error while the node is busy; 0 defines no window
                 return
         raise NotAtRestError(f"{device.name}: the far memory must give the answers that it owes")
 

@@ -198,7 +198,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Measure two integer layers per node. The bound is the cycles with all lanes multiplying in every cycle."""
+    """Measure two integer layers per node. The bound assumes that all lanes multiply in every cycle."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),

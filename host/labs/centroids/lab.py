@@ -88,7 +88,7 @@ class Row:
     steps: int  # number of steps in the training of the tables
     #: Mean number of compute cycles per step with tables, on the slowest node; 0 if the host computes.
     cycles: float
-    #: Number of multiplications with centroids, counted by nodes, per output of a product or of a gradient sum; 0 if
+    #: Number of multiplications with centroids per output of a product or gradient sum, as counted by the nodes; 0 if
     #: the host computes.
     multiplications: float
 

@@ -41,8 +41,8 @@ from sim.golden.features.programs.program import GAP
 
 __all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
 
-#: Number of passes in a run, limited by the four passes that a trace holds, and number of initial passes that only
-#: fill the queues and are not measured.
+#: Number of passes in a run, at most the four passes that a trace can hold. The first few passes, whose number
+#: follows, only fill the queues and are not measured.
 _PASSES, _FILLING = 4, 2
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def bound(self) -> float:
-        """Return the cycles of the longer queue, including the gaps between commands of the communicating queue."""
+        """Return the cycles of the busier queue, including the gaps between communicating commands."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
@@ -103,7 +103,7 @@ class Bench:
             run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                              after="backward 1" if computer is None else "forward 1",
                              give=lambda number: self._give(computer, number % 2))
-        else:  # without flags and a second copy of the weights, passes cannot overlap: each is a run of its own
+        else:  # passes cannot overlap without flags and a second copy of the weights, so each is a separate run
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
             run = ring.programs.run(collectives=program.collectives)
@@ -144,7 +144,7 @@ class Bench:
         return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
 
 
-#: Columns of the rows in the JSON report.
+#: Columns of the JSON report.
 _COLUMNS = columns_of(Row, "bound")
 
 #: Schema of the report.
@@ -187,7 +187,7 @@ def delayed_lab(
     node = (node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
             if compute is Engine.NODE else node.replace(stub=ComputeStub()))
     results = Results(output, "stale.json")
-    # The data for all passes is written during the timed run.
+    # The timed run includes the time in which the host writes the data of the passes.
     with open_session(nodes=network.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, network.costs, distance=words // 2)
         rows = [bench.measure(schedule) for schedule in schedules]

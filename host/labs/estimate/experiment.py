@@ -14,7 +14,7 @@ __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "r
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # maximum link delay; idle cycles before a new one takes effect
+_LONGEST, _QUIET = 255, 300  # maximum link delay, and idle cycles before a new delay takes effect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Row:
     program: str
     length: int  # number of parameters of the network
     overlapped: bool  # whether computation and communication overlap
-    alpha: float  # factor by which the plain estimate multiplies the throttled cycles
+    alpha: float  # the plain estimate is this factor times the throttled cycles
     #: Cycles on the execution machine: unthrottled, throttled, and with all throttled rates halved again.
     execution: float
     first: float
@@ -34,7 +34,7 @@ class Row:
     #: Estimated cycles on the target, and the plain estimate: the throttled cycles times alpha.
     estimate: float
     plain: float
-    #: Estimates from one metric each: cycles on the execution machine, scaled by the ratio of the machines' rates.
+    #: Estimates from a single metric: cycles on the execution machine, scaled by the ratio of both machines' rates.
     singles: dict[str, float]
     truth: float  # measured cycles on the target
 
@@ -147,8 +147,9 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimate the effect of faster compute with the same links. A compute stub replaces engines with more units.
-    Each pair gives the multiply-adds per cycle of the execution machine and of the target, overriding the cases."""
+    """Estimate the effect of faster compute with unchanged links. A stub that models the time of an engine takes its
+    place. Each pair has the multiply-adds per cycle of the execution machine and of the target, which replace the
+    numbers in the cases."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

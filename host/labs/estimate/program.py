@@ -1,4 +1,4 @@
-"""Programs with times to estimate: training steps of perceptrons, each executed by a schedule."""
+"""Programs whose times are estimated: training steps of perceptrons, each executed by a schedule."""
 
 import dataclasses
 import functools

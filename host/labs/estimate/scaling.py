@@ -34,7 +34,7 @@ class Throttled:
     shares: dict[str, Fraction]  # fraction of the full rate, keyed by part: above 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Return each part's working cycles in 65,536 at 1 / ``slower`` of its rate; 0 means unthrottled."""
+        """Return in how many of 65,536 cycles each part works, at 1 / ``slower`` of its rate; 0 means unthrottled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 

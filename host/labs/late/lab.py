@@ -55,12 +55,12 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Number of points at which runs are averaged over seeds, since each seed's updates end in different cycles.
+#: Number of points in time at which losses are averaged over the seeds, whose updates end in different cycles.
 _POINTS = 120
 
 
 class _ModelledExecutor(Executor[None]):
-    """Executor of rounds on golden nodes at modelled times, which takes about ``points`` measurements."""
+    """Executor of rounds on golden nodes with modelled times. It measures the model about ``points`` times."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, points: int):
         self._ring, self._config, self._points = ring, config, points

@@ -36,12 +36,12 @@ from sim.arithmetic.functions import column_sums
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "checks", "differentiated", "far",
            "memory_lab", "nodes", "programs", "text_nodes"]
 
-#: Number of overlaps to inject into plans, of passes with correct plans, and of random chains.
+#: Number of overlaps to inject into plans, number of passes with correct plans, and number of random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
 _CHAINS = 50  # number of random chains in each part of the results
 #: Minimum fraction of chains for which greedy search is optimal, and its maximum slowdown for the other chains.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words available to the text model's buffers, and minimum fraction of its lists' words that the strict rule saves.
+#: Memory in words for the text model's buffers, and minimum saving of its lists by the ``strict`` planning method.
 _ACTIVATIONS, _STRICT = 8192, 0.45
 #: Layer widths of perceptrons, with batches of 32 examples and 4 x 4 arrays.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
@@ -52,13 +52,15 @@ _TEXT: Mapping[str, dict[str, Any]] = {
     "text, both": {"scaled_again": True, "in_place": True}}
 #: Instruction lists of the text model, and whether the backward pass in each scales normalised rows again.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
-#: Chain, memory budget as a fraction of the saved words, and far-memory rate in words per cycle.
+#: Cases to model: chain, memory budget as a fraction of the saved words, and far-memory rate in words per cycle.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
 #: Memory budgets and far-memory rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
-_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # the same for the text model
-#: Maximum relative deviations: of a node's cycles from the timeline, and between steps that should take equally long.
+#: Memory budgets and far-memory rates for the text model on a simulated node.
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))
+#: Maximum relative deviation of a node's cycles from the timeline, and maximum relative difference between the cycles
+#: of steps that should take the same time.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -218,7 +220,7 @@ class Parts:
     def __init__(self, path: Path):
         self._path = path
         self._source = _digest()
-        self.parts: dict[str, Any] = {}  # parts that are already computed
+        self.parts: dict[str, Any] = {}  # results of the parts that have been computed
         with contextlib.suppress(FileNotFoundError, ValueError):
             kept = json_files.read_sealed(path)
             if kept["source"] == self._source:
@@ -299,7 +301,7 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Return the column of the words that a planning method needs, also compared with naive plans."""
+    """Return a column with the words that a planning method needs, and the difference from naive plans in percent."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 

@@ -199,7 +199,7 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
     """Run two equal jobs, of which one stays at its site and one moves to another. Returns the downtime, the cycles
-    that a copying pass takes on each site's serial line, and whether both runs end bit-identically."""
+    that one copy of the data takes on each site's serial line, and whether both runs end bit-identically."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -240,7 +240,7 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Complete a run; return its losses, and its vectors as bits, which are equal on nodes and golden model."""
+    """Finish a run. Return its losses, and its vectors as bits; nodes and golden model have the same bits."""
     run = site.run
     assert run is not None
     training = run.executor.training

@@ -109,7 +109,8 @@ class Prediction:
     """Prediction of a training step."""
 
     form: str
-    #: Ring size; cycles of the step, of its computation and of its communication; words sent by the busiest node.
+    #: Ring size, cycles of the whole step, cycles of its computation and of its communication, and words sent by the
+    #: busiest node.
     nodes: int
     cycles: int
     compute: int
@@ -125,7 +126,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Command durations, as predicted by the model. ``walks`` collects the cycles of each collective."""
+    """Command durations predicted by the model. The cycles of each collective are also added to ``walks``."""
 
     form: Format
     timing: Timing
@@ -173,7 +174,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """Work of the nodes in a training step, and its schedule, which must be ``none`` for a model without layers."""
+    """Options of a training step on the nodes. The schedule must be ``none`` for a model without layers."""
 
     examples: int = option(32, help="Number of examples per node in a step.", minimum=1, maximum=4095)
     macs: int = option(
@@ -224,7 +225,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
     """Convert a step to the commands of an execution trace, with their dependencies."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # in the order of ``walks``, in which they were added
+    for task in compiled.tasks:  # ``walks`` was filled in this order
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]
@@ -241,7 +242,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
         rest = [other for other in range(len(compiled.queues)) if other != number]
         for position, instruction in enumerate(queue):
             span = times.get((number, position))
-            if span is None:  # a command that takes no time is left out
+            if span is None:  # commands that take no time are left out
                 continue
             waits = [compiled.queues[other][wait.after - 1].task.name
                      for other, wait in zip(rest, instruction.waits, strict=True)

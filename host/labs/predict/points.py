@@ -54,13 +54,13 @@ SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=Fa
 #: Maximum vector length of a data point, in elements.
 _LONGEST = 65536
 
-#: Ring sizes, vector lengths and link latencies: of the points for the fit, then of the points for validation.
+#: Ring sizes, vector lengths and link latencies of the data points for the fit. The next lines are for validation.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
-#: Vector lengths of points on larger rings, and link latencies to rotate through, keyed by ring size.
+#: Vector lengths of points on larger rings, and the link latencies used in rotation, keyed by ring size.
 _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
@@ -100,7 +100,7 @@ def _fitted() -> list[Point]:
 
 
 def _chosen() -> list[Point]:
-    """Return the validation points: short vectors with two link latencies and long vectors with one, in rotation."""
+    """Return the validation points. Link latencies rotate: each short vector has two, and each long vector one."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
@@ -111,7 +111,7 @@ def _chosen() -> list[Point]:
 
 
 def _large() -> list[Point]:
-    """Return the validation points on larger rings: one link latency per length, which rotates with the format."""
+    """Return the validation points on larger rings. Each vector length has one of the link latencies, in rotation."""
     points: list[Point] = []
     for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):
@@ -238,7 +238,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
 
 
 def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
-    """Format the prediction errors as a table, with the expected and with the actual number of zeros."""
+    """Format the prediction errors as a table, both for the expected and for the actual number of zeros."""
     rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
     titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
               "zeros counted: worst": ".2%"}

@@ -30,7 +30,7 @@ __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update
 #: and a half-rate link; the second has a block for each rank and full-rate links.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
-#: Node configuration of all rows. The memory has room for the state of all groups.
+#: Node configuration of all rows. The state memory can hold the state of all groups.
 NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def bar(self) -> float | None:
-        """Maximum ratio of ``root_reduce`` to ``clean``, or None for no limit."""
+        """Maximum ratio of the cycle counts ``root_reduce`` and ``clean``, or None for no limit."""
         size = self.case.nodes, self.case.length
         return BARS.get(size) if self.case == Case(nodes=size[0], length=size[1]) else None
 

@@ -26,7 +26,7 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # to be incremented if results change and the rest of the digest does not
+_VERSION = 1  # increment this if results change without a change of the rest of the digest
 
 
 class SweepError(ExpectedError):
@@ -189,7 +189,7 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Return a job's core seconds in an earlier run, even with other sources, or else its estimate."""
+    """Return a job's core seconds in an earlier run, even with other sources; if there was none, its estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):

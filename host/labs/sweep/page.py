@@ -23,7 +23,7 @@ _COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "format of weights (gradients: zero-value)",
           "gradients": "format of gradients (weights: raw)", "both": "format of weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
-#: Marker areas in square points: for the codec with the largest area, and for codecs of unknown area.
+#: Marker areas in square points: of the codec with the largest area, and of codecs whose area is unknown.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
 _TOLERANCE = 0.05  # losses count as equal up to this fraction above the loss with raw weights
@@ -149,7 +149,7 @@ def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[t
         labels.append((name, INK, points))
     axes.set_xlim(0, 1.1 * max(row["luts_per_mac"] for row in rows))
     accuracies = [100 * row["accuracy"] for row in rows]
-    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # so that insignificant differences do not look large
+    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # avoids magnifying small differences
     axes.set_title(f"products: {len(labels)} formats with one seed, nodes compute", fontsize=10)
     axes.set_ylabel(f"test accuracy after {rows[0]['steps']} steps, %")
     axes.set_xlabel(f"LUTs per multiply-add: those of an array of {rows[0]['macs']} in all, divided by "

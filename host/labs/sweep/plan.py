@@ -107,7 +107,7 @@ class SweepConfig:
     steps: int | None = None
     #: Formats of matrix products to sweep on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
-    #: Whether codecs and arrays are placed, with the exceptions that :meth:`places` and :meth:`area` describe.
+    #: Whether codecs and arrays are placed; :meth:`places` and :meth:`area` describe the exceptions.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ class Product:
     format: str
     nodes: int
     run: str
-    array: str | None  # job that places or counts the array, if any
+    array: str | None  # job that places the array or counts its cells, if any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum number of seeds for Optuna, which takes minutes in a large space, and number of states of a large space.
+#: Maximum number of seeds for Optuna in large spaces, where it takes minutes, and size of a large space in states.
 _FEW, _LARGE = 3, 100_000
 
 

@@ -21,7 +21,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
 _GATEWARE = 20  # number of states that are also run with gateware arithmetic
-#: Number of states with a fourth tiling level to run, with and without ``--full``.
+#: Number of states of the product with four tiling levels to run: with ``--full``, and without it.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
 #: Columns of the model checks and of the search results in the JSON report.

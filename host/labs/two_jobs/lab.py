@@ -53,7 +53,7 @@ OPERATIONS = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.BROADCAST)
 
 
 class _LateTransport:
-    """Transport that delays the next requests by ``late`` cycles, unless it is 0."""
+    """Transport that delays requests by ``late`` cycles, or not at all if ``late`` is 0."""
 
     def __init__(self, transport: Transport, run: Callable[[int], int]) -> None:
         self._transport, self._run, self._held = transport, run, list[Words]()
@@ -180,7 +180,7 @@ def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _resets(jobs: Jobs, work: _Work, job: int) -> None:
-    """Reset links in the middle of a packet: first those of all nodes of the job, and later those of one node."""
+    """Reset links in the middle of a packet: first on all nodes of the job, and later on one node."""
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     work.ring.recover()

@@ -35,7 +35,7 @@ class Accumulator:
         self._factors = torch.empty_like(self._measured, dtype=torch.int32)
 
     def begin(self, measured: torch.Tensor) -> None:
-        """Set the exponents of the next step from this step's exponent fields, the largest of all ranks."""
+        """Set the exponents of the next step from this step's exponent fields, the maxima over all ranks."""
         fields = (measured.to(torch.int32) + self._headroom).clamp_(max=SPECIAL - 1)
         if self.fields is not None:
             fields = torch.maximum(fields, self.fields.to(torch.int32) - 1)

@@ -33,7 +33,7 @@ SPECIAL = 255
 PACKED_WIDTH = 16
 
 _ROW = 256
-#: Modulus of :func:`digest`. As no change by a single flipped bit is a multiple of it, such errors are detected.
+#: Modulus of :func:`digest`. A single bit flip never changes the sum by a multiple of it, and is always detected.
 _PRIME = 65_521
 #: Number of exponent fields that :func:`digest` sums at a time.
 _PIECE = 2 ** 15
@@ -93,7 +93,7 @@ def finite(elements: torch.Tensor) -> torch.Tensor:
 
 
 def _scales(fields: torch.Tensor, sign: int, offset: int, groups: int, memory: torch.Tensor) -> list[Scales]:
-    """Return powers of two with exponents sign * field + offset for each block; ``memory`` holds the first factors.
+    """Return powers of two with exponents sign * field + offset for each block; ``memory`` stores the first factors.
 
     Exponents are between -252 and 254. Most blocks need one factor, and other blocks need two.
     """

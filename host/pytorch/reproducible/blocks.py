@@ -52,7 +52,7 @@ class Blocks(Protocol):
 
 
 def blocks_of(device: torch.device) -> type[Blocks]:
-    """Return the fastest implementation for a device: compiled on a CPU with a compiler, else tensor operations."""
+    """Return the fastest implementation for a device: compiled code on a CPU with a compiler, otherwise PyTorch."""
     if device.type == "cpu" and compiled_blocks.is_available():
         return compiled_blocks.CompiledBlocks
     return TensorBlocks

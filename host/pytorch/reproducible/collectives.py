@@ -10,7 +10,7 @@ __all__ = ["Ranks", "signature"]
 
 
 def signature(*values: object) -> bytes:
-    """Return a digest of eight bytes of the representations of values."""
+    """Return an 8-byte digest of the ``repr`` of the values."""
     return hashlib.blake2b(repr(values).encode(), digest_size=8).digest()
 
 

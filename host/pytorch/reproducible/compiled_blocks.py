@@ -41,7 +41,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def is_available() -> bool:
-    """Return whether the kernels can be compiled and give the bits of tensor operations; warn if bits differ."""
+    """Return whether the kernels can be compiled and give the same bits as PyTorch; warn if the bits differ."""
     try:
         _library()
     except (ToolError, OSError):
@@ -152,4 +152,4 @@ class CompiledBlocks:
 
         _each(work, len(parts))
         if parts and not results[0].is_inference():
-            torch.autograd.graph.increment_version(results[0])  # PyTorch's in-place operations do the same
+            torch.autograd.graph.increment_version(results[0])  # record a change, as in-place operations do

@@ -31,7 +31,7 @@ def average(reducer: Reducer, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def _as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """View a gradient, which is stored in the memory order of its parameter, with the strides of the parameter."""
+    """Return a view of a gradient with its parameter's strides; it is stored in the parameter's memory order."""
     ordered = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
     if parameter.is_contiguous() or not parameter.permute(ordered).is_contiguous():
         return gradient

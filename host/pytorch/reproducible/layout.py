@@ -78,7 +78,7 @@ class Layout:
         torch._foreach_copy_([tensor.detach() for tensor in tensors], self.views(vector))
 
     def direct(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """Return a flat view if there is only one tensor, with whole groups and contiguous; else None."""
+        """Return a flat view of a single contiguous tensor that consists of whole groups; otherwise None."""
         if len(tensors) == 1 and tensors[0].is_contiguous() and self.length == tensors[0].numel():
             return tensors[0].detach().view(-1)
         return None

@@ -15,7 +15,7 @@ __all__ = ["Terms"]
 _CHUNK = 64
 #: Words of a block's checksums: two checksums in halves of 16 bits, so that sums over ranks do not overflow.
 _PROOF = 4
-#: Number of words after the checksums of a chunk: the number of addends, and the digest of the exponents.
+#: Number of words at the end of a chunk, after the checksums: the number of addends, and a digest of the exponents.
 _END = 2
 
 
@@ -89,7 +89,7 @@ class Terms:
         return int(words[-2])
 
     def verdicts(self, parts: Sequence[torch.Tensor], words: torch.Tensor, ranks: int) -> torch.Tensor:
-        """Return for each block 1 if its sum does not match its checksums or ranks differ in exponents, else 0."""
+        """Return for each block 1 if its sum does not match its checksums or ranks differ in exponents, or 0."""
         low, high = words[-_PROOF * len(parts) - _END:-_END].view(-1, 2, 2).to(torch.int64).unbind(1)
         expected = (low + (high << 16)) & 0xFFFF_FFFF
         actual = self._blocks.checksums(parts)

@@ -1,5 +1,6 @@
 """Requests of one rank to a ring in software, in place of a launcher's."""
 
+import atexit
 import functools
 import os
 import queue
@@ -30,6 +31,9 @@ WEIGHTS = "GRADRING_WEIGHTS"
 #: 1 to store the state of optimizers as bfloat16.
 PACKED_STATE = "GRADRING_PACKED_STATE"
 
+#: Seconds for an operation in progress to end when the process ends.
+_GRACE = 1.0
+
 
 class SoftwareClient(Connection):
     """Operations of one rank, which are done in a thread of their own in the order of the requests.
@@ -49,7 +53,7 @@ class SoftwareClient(Connection):
         self._codecs, self._packed = {"gradients": gradients, "weights": weights}, packed_state
         self._ring: RankRing | None = None
         self._jobs: list[SoftwareJob] = []
-        self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._said = False
 
@@ -61,6 +65,17 @@ class SoftwareClient(Connection):
     def connect(self, backend: Callable[[], Any], rank: int, ranks: int) -> None:
         """Make links among the ranks of a new group; ``backend`` makes a gloo backend that nothing else uses."""
         self._ring = RankRing(Links(backend(), rank, ranks), **self._codecs)
+        self._jobs.clear()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the thread and the links, which must not outlive the interpreter."""
+        atexit.unregister(self.close)
+        if self._thread is not None:
+            self._requests.put(None)
+            self._thread.join(_GRACE)
+            self._thread = None
+        self._ring = None
         self._jobs.clear()
 
     def begin(self, request: Request | Save) -> "Future[Any]":
@@ -76,13 +91,14 @@ class SoftwareClient(Connection):
         return answer
 
     def _work(self) -> None:
-        while True:
-            execute, answer = self._requests.get()
+        while (request := self._requests.get()) is not None:
+            execute, answer = request
             try:
                 answer.set_result(execute())
             except Exception as error:
                 answer.set_exception(error if isinstance(error, RingError) else RingError(
                     str(error), cause=None, events=[]))
+            del request, execute, answer  # they refer to links
 
     def _execute(self, ring: RankRing, request: Request | Save) -> Any:
         ring.links.compare(f"the state of job {request.job}" if isinstance(request, Save) else

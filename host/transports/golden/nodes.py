@@ -64,7 +64,7 @@ class GoldenPart:
         return {}
 
     def before_collective(self, ranks: Sequence[int]) -> None:
-        """Called before nodes read gradients for a command. Raises ``ValueError`` if their registers disagree."""
+        """Called before nodes read gradients for a collective. Raises ``ValueError`` if registers differ."""
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
         """Called after the host or a far memory move has written elements of a node's memory."""
@@ -273,8 +273,8 @@ class GoldenNodes(Nodes):
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
     def _flags(self, outcome: Collected, gradients: Sequence[Bits], operation: Operation) -> dict[int, EventFlag]:
-        """Return each node's flags: a NaN among its gradients, and a non-finite sum that it has formed. In an
-        all-reduce, all nodes round the sums of integers."""
+        """Return each node's flags, which report a NaN among its gradients or a non-finite sum that it has formed. In
+        an all-reduce with sums of integers, every node rounds, and thus checks, all sums."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
@@ -289,7 +289,7 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: Sequence[Bits]) -> bool:
-        """Return whether a node has formed a non-finite sum. With most codecs, only sums in its own block count."""
+        """Return whether a node has formed a non-finite sum. With most codecs, it can tell only for its own block."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:

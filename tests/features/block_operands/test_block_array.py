@@ -114,7 +114,7 @@ def test_sums_of_decoded_numbers(array):
             assert total == got[number, column]
 
 
-#: For each array: list of a row, a column, an initial value (or None), and the expected dot product.
+#: Known dot products for each array, as (row, column, initial value or None, dot product).
 KNOWN = {ARRAYS[0]: (
     ([1.0] * 16, [1.0] * 16, None, 16.0),
     ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # both 16 + 2^-24 and the following sum are rounded

@@ -106,7 +106,7 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Blocks just below and above each change of a scale or element are rounded like the golden codec's."""
+    """Blocks just below and just above each change of a scale or element are rounded as in the golden codec."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 

@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """While ``room`` is low, no new tile begins; input stalls when both halves of the buffer are full."""
+    """While ``room`` is low, no new tile begins; the input stalls once both halves of the buffer are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])
@@ -164,7 +164,7 @@ def test_openings(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_reset(former):
-    """Tiles are correct after a reset while a block is being stored or read."""
+    """Tiles are correct even if a reset occurs while a block is being stored or read."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(5)
     cycles = SLOTS * model.block

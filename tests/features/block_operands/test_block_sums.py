@@ -129,7 +129,7 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_edges(sums):
-    """Totals that convert to zero, infinity, NaN or an extreme number are added to -0.0 correctly."""
+    """Totals that become zero, infinity, NaN or an extreme number when converted are added to -0.0 correctly."""
     rows, columns, name = sums
     ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000
@@ -180,7 +180,7 @@ def test_pace(sums):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_room(sums):
-    """``room`` falls when ``BANKS`` tiles have begun and rises as soon as one of them has been read."""
+    """``room`` falls when ``BANKS`` tiles have begun, and rises as soon as one of these tiles has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
     begun[2000:] = True  # the output is ready from this cycle on

@@ -23,7 +23,7 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """The decoder takes the hand-computed cycles for packets with and without a table."""
+    """The decoder takes the hand-computed numbers of cycles for packets with and without a table."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])

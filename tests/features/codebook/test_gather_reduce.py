@@ -149,7 +149,10 @@ def test_wrong_tables(length):
 
 
 def test_first_offers_stand():
-    """Outputs stay valid until accepted; the first is valid in cycle 15: 4 to clear, 1 column, and latency."""
+    """Outputs stay valid until accepted.
+
+    The first output is valid in cycle 15: after 4 cycles to clear the sums, 1 for the column, and the latency.
+    """
     unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15

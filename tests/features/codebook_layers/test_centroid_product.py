@@ -24,7 +24,10 @@ UNITS = ((4, 16, 4), (1, 4, 1))
 
 @dataclasses.dataclass(kw_only=True)
 class Case:
-    """Job, indices (outputs, columns), inputs (examples, columns), and starts or gradients (examples, outputs)."""
+    """A job with its indices (outputs, columns), inputs (examples, columns), and starts or gradients.
+
+    Starts and gradients have the shape (examples, outputs).
+    """
 
     job: Job
     indices: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0), np.int64))
@@ -205,7 +208,7 @@ def test_layer():
         (centroids,), (examples, inputs), (examples, outputs), (outputs,)))
 
     def jobs(job, indices, x, rows):
-        """Split a layer into jobs: for each group of outputs, groups of examples, padded with zeros."""
+        """Split a layer into jobs, one per group of outputs and group of examples, padded with zeros."""
         for first in range(0, len(indices), lanes):
             tile = np.zeros((lanes, indices.shape[1]), np.int64)
             tile[:len(indices[first:first + lanes])] = indices[first:first + lanes]

@@ -333,7 +333,7 @@ def _drawn(generator, lanes, command):
 
 
 def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
-    """Draw the words of ``count`` mostly valid instructions, followed by an END."""
+    """Draw the words of ``count`` instructions, most of them valid, followed by an END."""
     instructions = []
     for _ in range(count):
         layout, fields = _drawn(generator, lanes, command)

@@ -30,8 +30,8 @@ def _watched(payload):
 class WithMemories(wiring.Component):
     """Connects memories to a unit with `job`, `request`, `response`, `write`, `settled` and some flags.
 
-    Bits of ``paces`` allow requests, responses, writes, and commits of writes to memory. ``load`` writes a row;
-    ``look`` selects a row that is in ``seen`` one cycle later. Each stream named in ``watched`` has an output with
+    Bits of ``paces`` allow requests, responses, writes, and the storing of writes. ``load`` writes a row; ``look``
+    selects a row, which appears on ``seen`` one cycle later. Each stream named in ``watched`` has an output with
     ``moves`` and ``payload``. Responses come at least ``latency`` cycles after their requests.
     """
 

@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """Return a program with its buffers at the rows ``places``, or None if its list would be too long."""
+    """Return the program with its buffers placed at the rows ``places``, or None if its list would be too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:
@@ -67,7 +67,7 @@ def _program(profile, places):
 
 
 def draw(generator, *, rows, most, shrink=1):
-    """Draw a program, and the same program with a plan overlap that both plan checks detect.
+    """Draw a program, and a copy with an overlap in its memory plan that both checks of the plan detect.
 
     The program has at most ``most`` operations and ``rows`` memory rows. Buffer sizes are divided by ``shrink``. The
     second program is None if no overlap is possible, or if its list would be rejected because a target overlaps an

@@ -30,7 +30,7 @@ def draw(generator, kind, *shape):
 def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.0):
     """Draw a tile's beats: optional rounds of initial values, then product rounds with some rows omitted.
 
-    A tile with neither kind of round has one round without participating rows.
+    A tile without any of these rounds has a single round in which no row participates.
     """
     starts = rows if initial else 0
     empty = rounds == 0 and not initial

@@ -93,7 +93,7 @@ BACKWARD = [
 
 
 def network(generator, base, lists):
-    """Fill memories with examples, weights, labels and lists; return them and the list addresses."""
+    """Fill memories with examples, weights, labels and instruction lists; return them and the lists' addresses."""
     memories = random_memories(generator)
     memories[Place.ACTIVATIONS][base + 49:base + 49 + ROWS] = generator.integers(OUTPUTS, size=ROWS)
     address, addresses = LIST, []

@@ -116,7 +116,7 @@ def test_lowest_row(node):
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after the operands, but its dead row has a lower number, so it is the one reported.
+    # The gate is read after the operands, but the event reports the gate's dead row because its number is lower.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -169,7 +169,7 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """Dead first and last rows of all operands are detected, and targets tag their first and last rows."""
+    """Dead rows are detected at both ends of each operand, and each target's first and last rows are tagged."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
@@ -194,7 +194,7 @@ def test_each_operand(node, layout, fields, bases, targets):
 
 
 def test_any(node):
-    """After the host writes to a row, instructions may read it as any buffer's; buffer 0 may read any row."""
+    """After the host writes to a row, instructions may read it under any buffer number; buffer 0 may read any row."""
     model = Model(np.random.default_rng(2))
     assert model.run(copied(0, 64, owners=(9, 3)), copied(64, 96, owners=(0, 4))).status is EventStatus.OK
     assert model.run(copied(64, 128, owners=(4, 0))).detail == 64 // LANES << ROW_BIT

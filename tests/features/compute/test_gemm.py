@@ -152,7 +152,7 @@ def test_refusals(unit_of):
 
 
 def test_jobs_in_turn():
-    """The next job is accepted in the same cycle when ``done`` or ``bad`` ends the current one."""
+    """The next job is accepted in the cycle in which ``done`` or ``bad`` ends the current job."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)

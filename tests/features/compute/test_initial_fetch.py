@@ -110,7 +110,7 @@ test_values = random_products(UNITS, _unit, _run, most=24)
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_partial_results(unit_of):
-    """A tile that recurs waits until its earlier results are in memory, even if other tiles come in between."""
+    """A repeated tile waits until its earlier results are in memory, even if other tiles come in between."""
     rows, lanes, _ = unit_of
     for seed, (size, order, row_tiles) in enumerate(((1, 2, 0), (5, 2, 0), (5, 0, 2), (40, 2, 1)), start=1):
         _unit(*unit_of).reset()
@@ -121,7 +121,8 @@ def test_partial_results(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """The first row of a tile is requested ``planned`` cycles after the tile is announced, then a row per cycle."""
+    """The first row of a tile is requested ``planned`` cycles after the tile is announced; one row per cycle follows.
+    """
     rows, lanes, _ = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=8 * lanes, k=1, initial=1, a=Matrix(0, 0, 1), b=Matrix(1, 0, 8), c=Matrix(2, 0, 8),

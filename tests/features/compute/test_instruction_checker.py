@@ -47,7 +47,10 @@ def _beats(instructions):
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list; return the number of valid instructions, and any error of the next (malformed or overlap)."""
+    """Check an instruction list; return the number of valid instructions and any error of the next one.
+
+    The error is a malformed instruction or an overlap.
+    """
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
@@ -133,7 +136,7 @@ LOSS = {
     "kind": Kind.VECTOR, "function": 0, "rows": 0, "columns": 6, "source": at(ACTIVATIONS, 128), "stride_source": 8,
     "labels": at(ACTIVATIONS, 201), "stride_labels": 1, "target": at(GRADIENTS, 32), "stride_target": 8,
     "loss": at(GRADIENTS, 255)}
-#: Changes that make the product or loss instruction invalid.
+#: Changed fields that make the product or loss instruction invalid.
 WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},

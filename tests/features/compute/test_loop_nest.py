@@ -141,7 +141,7 @@ def test_refusals():
 
 
 class Rule(wiring.Component):
-    """Unit that checks jobs for an array of 2 by 4 units with 16 blocks, with outputs for each block length."""
+    """Unit with one output per block length: whether a job is legal for an array of 2 by 4 units and 16 blocks."""
 
     def __init__(self):
         super().__init__({"job": In(job_layout()), **{f"legal_{terms}": Out(1) for terms in TERMS}})

@@ -89,7 +89,8 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """Rows are requested one per cycle, starting ``planned`` cycles after their panel is announced, then written."""
+    """Row requests start ``planned`` cycles after a panel is announced, at one per cycle; then the rows are written.
+    """
     _unit(*unit_of).reset()
     job = GemmJob(m=8, n=8 * unit_of[1], k=16, tile=0, row_tiles=3, rounds=3, a=Matrix(0, 5, 7), b=Matrix(1, 9, 11),
                   c=Matrix(2, 0, 8))

@@ -14,7 +14,7 @@ BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Draw writes in random order: a whole panel by rows or columns of each block, or a few rows and columns."""
+    """Draw writes in random order, by rows or by columns: a whole panel, or a few rows and columns of its blocks."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))

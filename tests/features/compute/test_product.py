@@ -118,7 +118,7 @@ test_offers_stand_for_all_time = offers(lambda: MatrixProduct(rows=1, columns=2,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_products(unit_of, stored):
-    """Back-to-back jobs of random shapes, factors and orders match the model in all four transposes."""
+    """Back-to-back jobs of random shapes, factors and orders match the model for all combinations of transposes."""
     _, _, golden = _product(*unit_of)
     for number, kind in enumerate(KINDS):
         seed = 1 + number + len(KINDS) * STORED.index(stored)
@@ -190,7 +190,7 @@ def test_orders_and_factors_change_no_bit(operands):
 
 
 def test_bench(monkeypatch):
-    """The benchmark reports the lower bound of cycles, and a plausible ratio of measured cycles to this bound."""
+    """The benchmark reports the lower bound on cycles, and a plausible ratio of measured cycles to this bound."""
     monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
     row, = bench.rows()
     assert row["bound"] == 32 * 16 * 40 // 16

@@ -82,7 +82,7 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # A row is stored between its last use in one frame and its first use in the next.
+            # Rows must be stored after their last use in one frame and before their first use in the next.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group

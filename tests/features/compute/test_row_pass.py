@@ -79,7 +79,7 @@ def test_passes(function):
 
 
 def test_table():
-    """Passes use only loads of their function and store all of its targets; pass numbers are consecutive."""
+    """The passes of a function use only its loads and store all of its targets; pass numbers are consecutive."""
     assert set(LOADS) == set(PASSES) == set(STORES) == set(RowFunction)
     assert list(FIRST_PASS.values()) == [sum(len(PASSES[item]) for item in RowFunction if item < function)
                                          for function in RowFunction]

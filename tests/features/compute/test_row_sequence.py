@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """A submatrix: first row, row pitch, number of the last line and group, and the part inside the matrix."""
+    """A submatrix: first row, row pitch, last line and last group, and the part of it that is inside the matrix."""
 
     row: int
     pitch: int

@@ -77,7 +77,7 @@ test_parameters = refused(RowUnit, {"lanes": 4, "memory_rows": 64}, [
 @pytest.mark.parametrize("function", RowFunction)
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit, function):
-    """Each row function gives the right bits, accesses and cycles, for all shapes and numbers, in place or not."""
+    """Row functions have the right results, accesses and cycles for all shapes and numbers, in place or not."""
     lanes, columns, _ = unit
     generator = np.random.default_rng(int(function))
     shapes = [(1, 1), (1, columns), (8 * lanes, columns), (8 * lanes + 1, lanes + 1), (16, lanes), (40, 3),

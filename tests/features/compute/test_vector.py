@@ -120,7 +120,8 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Scores with one special number at each position, then rows of only that number and of only its negative."""
+    """Rows of scores with a special number at each position, then a row of only that number and one of its negative.
+    """
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 

@@ -50,7 +50,7 @@ def test_logarithm():
 
 
 def test_cross_entropy():
-    """Running all steps in order gives one row per thread its total and its loss."""
+    """Running all steps in order yields, for one row per thread, the total and the loss of the row."""
     generator = np.random.default_rng(3)
     scores = (4 * generator.standard_normal((THREADS, 10))).astype(np.float32)
     labels = generator.integers(10, size=THREADS)

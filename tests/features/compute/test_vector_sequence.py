@@ -6,7 +6,7 @@ from sim.verilated.vectors import Unit
 
 
 def _places(units, rows, columns):
-    """Return the expected positions: unit, group, column, address, and flags for the end of the row and block."""
+    """Return the expected positions: unit, group, column, address, and whether each ends a row and a block."""
     return [(row % units, row // units, column, row // units * columns + column, column == columns - 1,
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 

@@ -75,7 +75,7 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # stray accesses, a bit per queue; answer with zeros
+        self._strays, self._blank = 0, False  # stray accesses (one bit per queue); whether to answer with zeros
         #: Writers in order of priority, with the engines before the host.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None

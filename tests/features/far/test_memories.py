@@ -50,7 +50,7 @@ def guarded():
 
 
 def model(lanes, windows=None):
-    """Return the model, and the number of memory rows at each read port and at each write port."""
+    """Return the model, and the row counts of the memories at its read ports and at its write ports."""
     config, (readers, writers) = configuration(lanes), PORTS[lanes]
     rows = {name: config.memory_map[name].words // lanes for name in config.far_bases}
     guards = [] if windows is None else [
@@ -159,7 +159,7 @@ def test_every_cycle(bench, pattern, latency, rates):
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
-    """Rows outside a window read as zeros and are not written; the host's rows are not relative to a window."""
+    """Reads outside a window return zeros, and writes outside it are ignored; the host's row numbers are absolute."""
     traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
     assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
@@ -223,7 +223,7 @@ def test_silence(bench):
 
 
 def test_forgets_when_links_are_reset(bench):
-    """Rows still owed by the far memory are forgotten only if the links are reset while it is silent."""
+    """Rows that the far memory still owes are forgotten only if the links are reset while this memory is silent."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away

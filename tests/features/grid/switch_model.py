@@ -35,7 +35,7 @@ class LinkSwitch:
                 for port, word in enumerate(words)]
 
     def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
-        """Return wires that the transmitter sees in this cycle, if it sends through ``port``."""
+        """Return the wires that the transmitter sees in this cycle if it sends through ``port``."""
         return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,

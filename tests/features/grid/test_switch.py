@@ -178,14 +178,16 @@ def test_off():
 
 
 def wires_of(switch, *, flow, prefixes):
-    """Return all wires of one direction in members with names that start with one of the ``prefixes``."""
+    """Return all wires of one direction in the members whose names start with one of the ``prefixes``."""
     return Cat(Value.cast(value) for path, member, value in switch.signature.flatten(switch)
                if member.flow == flow and path[0].startswith(prefixes))
 
 
 class Parting(wiring.Component):
-    """Specification for two switches with equal inputs in earlier cycles and arbitrary inputs in this one: their
-    outputs with the given names agree, so these outputs do not depend combinationally on any input."""
+    """Specification of two switches that had equal inputs in earlier cycles but have arbitrary inputs in this cycle.
+
+    Their outputs with the given names are equal, so these outputs do not depend combinationally on any input.
+    """
 
     def __init__(self, signature, outputs):
         self._signature = signature

@@ -25,7 +25,7 @@ WIRES = 3  # number of registers on the wires between nodes
 
 
 class Node(wiring.Component):
-    """Switched link with an engine that exchanges ``quota`` packets per phase, marked with the phase's parity."""
+    """Switched link with an engine that exchanges ``quota`` packets per phase; packets carry the phase's parity."""
 
     def __init__(self, config):
         self.config = config
@@ -343,7 +343,7 @@ def test_packets_that_are_not_expected_wait(bench):
 
 
 def test_latency(bench):
-    """A word takes 4 cycles from the engine to the port, and 4 more plus the wire latency to the other engine."""
+    """A word takes 4 cycles from the engine to the port, then 4 cycles plus the wire latency to the other engine."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)

@@ -210,8 +210,8 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # SPARSIFY and updates leave the list of mask jobs intact. MASK may have a wrong length, since zeros
-            # follow the list.
+            # SPARSIFY and updates leave the list of mask jobs intact. A MASK command may have a wrong length, since
+            # zeros follow the list.
             jobs = small_jobs(generator, 3, 160)
             values = np.zeros(64, np.int64)
             values[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))

@@ -38,7 +38,8 @@ def test_every_value(unit, term):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_ties(unit, sign):
-    """Products halfway between integers are rounded up, for both signs, before being added or subtracted."""
+    """Products halfway between two integers are rounded up, whatever their sign, before they are added or subtracted.
+    """
     odd = np.arange(-32767, 32768, 2)
     for base in ENDS:
         check(unit, sign << 15, odd, base, 0, 0)

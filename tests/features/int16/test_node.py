@@ -135,7 +135,10 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists of mask jobs, of any address and length, yield the expected status; zeros or the end of memory follow."""
+    """Lists of mask jobs at any address and of any length give the expected status.
+
+    Each list is followed by zeros or by the end of memory.
+    """
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)

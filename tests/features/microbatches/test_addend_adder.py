@@ -182,7 +182,8 @@ def test_special_elements(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_extreme_totals(width):
-    """The longest packets of the largest and smallest integers are correct, although their check totals wrap."""
+    """The longest packets of the largest or smallest integers are correct, although their check totals wrap around.
+    """
     for addends in (1, 2, 3):
         limit = (2 ** (width - 1) - 1) // addends
         drawn = [Packet(width, np.full((addends, MAX_GROUPS * GROUP), sign * limit),
@@ -232,7 +233,7 @@ def test_latency_and_rate(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_declared_rate(width):
-    """One-word groups wait a cycle before each addend after the first; packets of one addend take one more cycle."""
+    """In one-word groups, each addend after the first waits a cycle; a packet of one addend takes an extra cycle."""
     sizes = np.array([1, 1, 5, 40, 1, 2, 1, 33])
     for addends in range(1, 5):
         drawn = [draw(np.random.default_rng(1), width, addends, words) for words in sizes]
@@ -292,7 +293,7 @@ def simulate(drawn, cycles, *, fault=None, stalls=None, seed=1):
 
 
 def check_fault(drawn, trace, *, harmed=1):
-    """Check that packet ``harmed`` has no last word, and that ``wrong`` stays high; return its first cycle."""
+    """Check that packet ``harmed`` has no last word and that ``wrong`` stays high; return the first such cycle."""
     width = drawn[0].width
     cycles, words = taken(trace, "o", integers_layout(width))
     expected = np.concatenate([packet.sums for packet in drawn])
@@ -309,7 +310,7 @@ def check_fault(drawn, trace, *, harmed=1):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("addends", [1, 3])
 def test_each_wrong_bit(width, addends):
-    """Inverting any bit of any sum in a packet is detected, whether in the first, a middle or the last addend."""
+    """Inverting any bit of any sum is detected, whether it happens at the first, a middle or the last addend."""
     generator = np.random.default_rng(addends)
     drawn = [draw(generator, width, addends, words) for words in (3, 2, 1, 4)]
     enters, ends, leaves = schedule(drawn)
@@ -346,7 +347,7 @@ def test_wrong_bit_of_each_word(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("harmed", range(4))
 def test_fault_in_each_packet(width, harmed):
-    """Packets before the faulty one are complete, and no later packet leaves, whatever stalls occur."""
+    """All packets before the faulty one are complete, and no packet after it is output, whatever stalls occur."""
     for seed, sink in enumerate(STALLS):
         generator = np.random.default_rng(seed)
         drawn = [draw(generator, width, 2, words) for words in (2, 1, 6, 3)]

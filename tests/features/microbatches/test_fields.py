@@ -67,7 +67,7 @@ test_maximum_resets = MAXIMUM.resets([()], (1, 2, 3, 5, 8, 17, 40))
 
 
 def test_maximum_vectors():
-    """Known maxima: a packet with a full word and a partial word, then two packets of one group."""
+    """Known maxima: first a packet with a full word and a partial word, then two packets of one group each."""
     fields = [np.array([[3, 2, 1], [2, 3, 1], [1, 2, 3], [254, 254, 254], [1, 1, 1], [127, 128, 127]], np.uint8),
               np.array([[5, 254, 6]], np.uint8), np.array([[1, 1, 1]], np.uint8)]
     run = MAXIMUM.check(drive=drive_fields(np.random.default_rng(1), fields))
@@ -101,7 +101,7 @@ def test_maximum_of_each_size(groups):
 
 
 def test_maximum_waits_for_groups():
-    """If each field completes a word, it is accepted only once the packet's number of groups is known."""
+    """If each field completes a word, no field is accepted before the packet's number of groups is known."""
     fields = [np.array([[field]], np.uint8) for field in range(1, 9)]
     drive = drive_fields(np.random.default_rng(1), fields)
     unit = MAXIMUM.unit()
@@ -132,7 +132,8 @@ test_repeater_resets = REPEATER.resets([()], (1, 2, 3, 17))
 
 
 def test_repeater_latency_and_rate():
-    """A field is offered in each cycle, without latency, and is accepted with its last repetition."""
+    """The unit offers a field in each cycle, without latency, and accepts a field together with its last repetition.
+    """
     for turn, addends in enumerate(COUNTS):
         drive = _drive_repeater(np.random.default_rng(addends), addends, count=9)
         run = REPEATER.check(drive=drive, reset=not turn)

@@ -26,7 +26,10 @@ def draw(seed, count, length):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_distributions(name):
-    """Sums and updates do not depend on the distribution, and traffic is the same as with one gradient per node."""
+    """Sums and updates do not depend on how gradients are distributed among the nodes.
+
+    The traffic is the same as with one gradient per node.
+    """
     gradients, weights = draw(1, 8, 700), draw(2, 1, 700)[0]
     expected = sum_of(ring.canonical(gradients), width=FORMATS[name])
     update = ring.fused_update(gradients, weights, [], SGD, gradient_codec=GRADIENT_CODECS[name])

@@ -25,7 +25,7 @@ LENGTHS = (LONGEST, 1, 32, 33, 64, 1, 31, 65, LONGEST - 31, 2, 480)
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
-    """Jobs of packets, each as (first row, element count), and the distances between vectors and between groups."""
+    """Jobs of packets, each given as (first row, element count), and the distances between vectors and groups."""
 
     memory: tuple
     packets: list
@@ -55,7 +55,8 @@ def draw(generator, memory, addends, lengths=(*LENGTHS, *LENGTHS[::-1])):
     """Draw packets of the given lengths, in random order, at random rows such that all jobs fit in the memory."""
     rows, lanes = memory
     height, groups = GROUP // lanes, -(-max(lengths) // GROUP)
-    # The pitch uses a random share of the rows that the longest packet leaves free, then the distance does the same.
+    # Within the rows that the longest packet leaves free, draw the pitch first, and then the distance from the rows
+    # that remain.
     spare = rows - height * groups
     pitch = 1 + int(generator.integers(spare // height // max(groups - 1, 1) + 1))
     spare = rows - height * ((groups - 1) * pitch + 1)
@@ -82,7 +83,7 @@ test_lanes = refused_values(GroupJobs, {"rows": 64, "elements": 32}, "lanes", [0
 
 
 def test_vectors():
-    """Known jobs for three vectors of 35 elements, with a pitch of 5 groups, and for one element of each vector."""
+    """Known jobs for two packets of three vectors: 35 elements each at a pitch of 5 groups, and one element each."""
     jobs = Jobs((1536, 4), [(32, 35), (8, 1)], addends=3, distance=100, pitch=5)
     assert jobs.divided() == [[(32, 32), (132, 32), (232, 32), (72, 3), (172, 3), (272, 3)],
                               [(8, 1), (108, 1), (208, 1)]]

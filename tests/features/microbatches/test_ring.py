@@ -98,7 +98,7 @@ def test_distributions():
 
 @pytest.mark.parametrize("counts", [[254, 1, 1], [85, 85, 85], [5, 5, 7], [1, 30, 1]])
 def test_many(counts):
-    """Sums of 256, 255, 17 and 32 addends are correct; the number of addends determines the number of bits."""
+    """Sums of 256, 255, 17 and 32 addends are correct; their number determines how many bits each addend has."""
     generator = np.random.default_rng(sum(counts))
     gradients = draw(generator, sum(counts), 30)
     expected, _ = golden.all_reduce(golden.bits(gradients), gradient_codec=GRADIENT_CODECS[CONFIG.gradients],
@@ -110,7 +110,7 @@ def test_many(counts):
 
 
 def test_buffers():
-    """An all-reduce of part of each gradient uses the block offset of that part in the whole vector."""
+    """An all-reduce of a part of each gradient uses the block offset of this part in the whole vector."""
     generator, length, begin, size = np.random.default_rng(4), 700, 160, 320
     counts = [2, 1, 4]
     gradients = draw(generator, 7, length)

@@ -12,7 +12,7 @@ _WORD = 32
 
 
 def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
-    """For packets of ``counts`` blocks, list the words completed by each beat, as (start, stop, last)."""
+    """For packets of ``counts`` blocks, list the words that each beat completes, as (start, stop, last)."""
     packets = []
     for blocks in counts:
         beats: list[tuple[int, int, bool]] = []
@@ -28,7 +28,7 @@ def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tup
 
 
 def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
-    """For packets of ``counts`` words, list an unpacker's beats, as (takes words, lacks words, is last)."""
+    """List an unpacker's beats for packets of ``counts`` words, as (takes words, lacks words, is last)."""
     packets = []
     for total in counts:
         beats: list[tuple[bool, bool, bool]] = []

@@ -13,7 +13,7 @@ CASES = [*((name, lanes) for name in ("MXINT8", "MXFP8_E4M3") for lanes in LANES
 STOCHASTIC = [("MXINT8 stochastic", 8), ("MXFP8_E4M3 stochastic", 1), ("MXFP4_E2M1 stochastic", 4),
               ("MXFP4_E2M1_UP stochastic", 1)]
 INTEGERS = [("MXINT8", lanes) for lanes in LANES]
-#: Every format, each with one number of lanes.
+#: One case per format: its name and a number of lanes.
 NAMED = [("MXINT8", 8), ("MXFP8_E4M3", 8), *CASES[6:]]
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 

@@ -22,7 +22,8 @@ from tests.refusals import refuses
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
 #: Format with 76-bit blocks; with two lanes, the first beat has 28 bits.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Codec, lanes and words: blocks of one or more beats, beats that complete zero or more words, unused words.
+#: Codec, number of lanes and number of words of each unit. They cover blocks of one and of more beats, beats that
+#: complete zero or more words, and unused words.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
 PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
@@ -87,7 +88,7 @@ def _block_rows(codec, lanes, packets):
 
 
 def _word_rows(parts, words, generator):
-    """Return the payloads of beats given as (words, last); words without ``keep`` are random."""
+    """Return the payloads of beats given as (words, last); word positions without ``keep`` are random."""
     elements = generator.integers(0, 1 << 32, (len(parts), words))
     for row, (part, _) in zip(elements, parts, strict=True):
         row[:len(part)] = part
@@ -157,7 +158,7 @@ def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
 
 
 def _model(unit, drawn, willing, ready):
-    """Return the expected words or beats, with each one a cycle after the last input that it needs."""
+    """Return the expected words or beats; each one is offered a cycle after the last input that it needs."""
     count, packets, wanted = drawn
     feed, output = stream.Feed(count, willing["i"]), stream.Output(ready["o"])
     errors, now = np.zeros(output.end + 2, bool), -1

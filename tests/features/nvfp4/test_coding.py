@@ -63,7 +63,7 @@ class RoundTrip(wiring.Component):
 
 @pytest.mark.parametrize("count", [16, 256])
 def test_round_trip(count):
-    """Decoding delays the first beat of a packet by 20 cycles and its last beat by 21 cycles."""
+    """Decoding delays the first beat of a packet by 20 cycles and the last beat by 21 cycles."""
     elements = bits_of(np.random.default_rng(count).standard_normal(count))
     trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
         sources={"i": Feed(packets.beats([elements], 4))}, sinks={"o": True}, cycles=200)

@@ -65,7 +65,7 @@ class Model:
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_updates(dut):
-    """Updates of all regions are counted, in even and odd passes, while the commands at the queue heads change."""
+    """Updates of all regions are counted in even and odd passes, while the commands at the queue heads change."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)

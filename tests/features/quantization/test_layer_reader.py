@@ -90,7 +90,7 @@ def _words(layer):
 
 
 def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="none", seed=1, cycles=None):
-    """Read a list and check every cycle; return the number of valid layers, and if there was an error."""
+    """Read a list and check every cycle; return the number of valid layers, and whether there was an error."""
     cycles = cycles or start + 60 + 4 * (LAYER_WORDS + 24) * len(layers)
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)

@@ -51,7 +51,8 @@ class _Outputs:
 
 
 def _given(lanes, bits, codes, inputs, sums, *, last, **fields):
-    """Return the beats to drive and the expected sums; a field has one value per beat, or one for all beats."""
+    """Return the beats to drive and the expected sums; fields are given as one value per beat or one for all beats.
+    """
     masks = {"signed": 1, "subtract": 1, "offset": (2 << bits) - 1, "bias": 0xFFFF_FFFF}
     rows = pack(operand_layout(lanes, bits, bits + 1), {
         "codes": codes, "inputs": inputs & 255, "last": last,

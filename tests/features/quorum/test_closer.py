@@ -87,7 +87,8 @@ def test_follows_the_golden_model(weights):
 
 
 def test_quorum_and_deadline():
-    """Without a quorum, a round closes at the deadline, counted from the end of the first scan with a gradient."""
+    """Without a quorum, a round closes at the deadline, counted from the end of the first scan that finds a gradient.
+    """
     async def bench(ctx, closer):
         ctx.set(closer.quorum, 3)
         ctx.set(closer.waits, 1)

@@ -16,7 +16,7 @@ PATIENCE = 50
 
 
 class Player:
-    """Driver for a gate, in place of the command queue in front of it and the engines that follow it."""
+    """Driver for a gate: stands in for the command queue before the gate and for the engines after it."""
 
     def __init__(self, ctx, unit, generator):
         self.ctx, self.unit, self.gate, self.generator = ctx, unit, unit.gate, generator
@@ -80,7 +80,8 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A COMPUTE command of a round waits for a slot, or does nothing if the round is over; other commands pass."""
+    """A COMPUTE command of a round waits for a slot, or does nothing if the round is over; others are not held back.
+    """
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -108,7 +109,7 @@ def test_compute(seed):
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # Once the gate offers the command, changes of the slot or the round have no effect.
+            # Once the gate offers the command, changes of the slot or of the round have no effect on it.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
             actual = await player.take(begun=not skips, into=slot)
@@ -124,7 +125,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """A FUSED_UPDATE of a round waits for its scale and consumes the node's gradients; other commands pass."""
+    """A FUSED_UPDATE of a round waits for its scale and consumes the node's gradients; others are not held back."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

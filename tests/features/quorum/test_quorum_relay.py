@@ -120,7 +120,7 @@ def test_words_of_all_nodes(count, busy):
 
 
 def test_latency():
-    """A word passes a node in :attr:`QuorumRelay.latency` cycles; CLOSE is reported after its last word."""
+    """A word passes a node in :attr:`QuorumRelay.latency` cycles; a node reports CLOSE after its last word."""
     async def run(bench):
         bench.close.append({"tag": 5, "on_time": 3, "late": 8, "index": 40})
         for _ in range(30):

@@ -52,7 +52,7 @@ class Bench:
         return {"ended": 1, "good": good}
 
     async def compute(self):
-        """End the current computation, or start one if there is room."""
+        """End the current computation; if there is none, start one if possible."""
         if self.computing is not None:
             await self.cycle(**self.end())
         else:

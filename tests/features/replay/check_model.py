@@ -6,7 +6,7 @@ _POLYNOMIAL = 0x2F
 
 
 def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
-    """CRC register after the given bits; feeding in the register itself, bit 7 first, gives 0."""
+    """CRC register after the given bits; if the register's own bits follow, bit 7 first, the result is 0."""
     for bit in bits:
         feedback = register >> 7 ^ bit
         register = (register << 1 & 0xFF) ^ (_POLYNOMIAL if feedback else 0)
@@ -25,7 +25,7 @@ _NOTHING = crc8([0] * 34)
 
 
 def word_check(data: int, last: int, kind: int, number: int) -> int:
-    """Check field of a word: CRC over data (bit 0 first), last and kind, combined with the word's number."""
+    """Check field of a word: CRC over data (bit 0 first), last and kind, combined with the word's number by XOR."""
     check = _NOTHING ^ _FLAGS[last | kind << 1] ^ number & 0xFF
     for n, table in enumerate(_BYTES):
         check ^= table[data >> 8 * n & 0xFF]

@@ -28,7 +28,7 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a unit on the inputs in ``rows``; compare valid payloads, and other outputs except where ``free``."""
+    """Run a unit on the inputs in ``rows``; compare valid payloads, and other outputs unless ``free`` is set."""
     unit.reset()
     outputs = unit.run({port.name: rows[port.name] for port in unit.inputs})
     assert outputs.keys() <= rows.keys()

@@ -39,7 +39,8 @@ class Message:
 
 
 class Speaker:
-    """Receiver's end of the return line: silent until started, then sends a gap and messages without end."""
+    """Receiver's end of the return line: silent until started, then sends a gap and an endless sequence of messages.
+    """
 
     def __init__(self) -> None:
         self.line = 0
@@ -81,7 +82,7 @@ class Listener:
         self._other: int | None = None  # position in the message on the line of the other port
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """Advance one cycle; ``lost`` means a misaligned message was received, ``swap`` changes to the other line."""
+        """Advance one cycle; ``lost`` reports a misaligned message, and ``swap`` switches to the other line."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

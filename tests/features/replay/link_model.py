@@ -36,7 +36,7 @@ class Transmitter:
     ENDS = 35
     #: Number of cycles without progress, in addition to the round trip of the wires, before a restart is sent.
     PATIENCE = 4 * MESSAGE + 5
-    #: Number of cycles, in addition to ENDS, before the first START is repeated, and before any later START is.
+    #: Number of cycles, in addition to ENDS, after which a START is repeated: the first START, and any later one.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -52,7 +52,7 @@ class Transmitter:
         self.write = self.send = self.highest = self.acknowledged = 0
         self.kept: dict[int, Word] = {}  # stored words, keyed by memory row
         self._announced = 0  # field `expect` of the latest message
-        self._open = True  # whether the window had room for two words in the previous cycle
+        self._open = True  # whether the window could hold two more words in the previous cycle
         self._first = True
         self._given = 0  # number of packets known to have left the receiver
         self._confirmed = False  # whether the receiver has confirmed the latest restart
@@ -67,7 +67,8 @@ class Transmitter:
         self._base = 0  # number with which the link transmits word 0 of the window
         self._other = (0, 0, False, 0)  # base, given, started and round of the link at the other port
         self._listener = Listener()
-        # The previous cycle's message, if plausible, and whether its number is at least that of the message before.
+        # The message received in the previous cycle, if it is plausible, and whether its number is at least the
+        # number in the message before it.
         self._heard: tuple[Message, bool] | None = None
         # The word fetched in the previous cycle, with its flags (fresh, repeated, restarted).
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None
@@ -172,8 +173,8 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
-            # Consecutive restarts that the receiver did not request have the same id, so one in flight is not
-            # mistaken for a later one.
+            # Successive restarts that the receiver did not request have the same id, so that a restart still in
+            # flight is not taken for a later one.
             self.id = (self.id + int(demanded or not self._holds)) % 4
             self._holds = not demanded
             self.send = target

@@ -137,7 +137,7 @@ def test_lockstep(unit, seed):
 
 
 def test_marks_by_hand():
-    """Known tenant marks: in a SIGNAL's type, a READY's zeros and the reserved bits of other messages."""
+    """Known positions of tenant marks: a SIGNAL's type, zeros of a READY, and reserved bits of other messages."""
     signal, ready, alive = Signal(1, 0, 2, 3).word, ControlType.READY.value | 5 << 4 | 7 << 16, keepalive_word(2)
     assert [marked(signal, tenant) for tenant in range(3)] == [signal, signal - 2 + 9, signal - 2 + 10]
     assert marked(ready, 2) == ready | 2 << 9

@@ -63,7 +63,7 @@ def simulate(bench):
 
 
 async def told(ctx, ring, count, *, damage=()):
-    """For each node except node 0, count cycles until it knows that queue 1 of node 0 has run ``count`` commands."""
+    """Return the cycle in which each node except 0 learns that queue 1 of node 0 has run ``count`` commands."""
     known = {}
     for cycle in range(400):
         ctx.set(ring.damage, cycle in damage)
@@ -113,7 +113,7 @@ def test_counts():
 
 
 def test_alive():
-    """In each period of a working node, every node receives one KEEPALIVE, the working node itself last."""
+    """Once per period of a working node, every node receives one KEEPALIVE, and the working node receives it last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
         heard = [[], [], []]

@@ -47,7 +47,10 @@ def test_period(unit):
 
 
 def test_hand_on(unit):
-    """Forwarded words have the specified latency and end after their hops; of two, the one with more hops is kept."""
+    """Forwarded words have the specified latency and end after their last hop.
+
+    If two words wait, the one with more hops left is kept.
+    """
     node = Node(0)
     words = {0: keepalive_word(3), 10: keepalive_word(0), 20: keepalive_word(5), 21: keepalive_word(9),
              22: keepalive_word(2), 40: keepalive_word(4) ^ 1, 42: keepalive_word(4) | 1 << 4,
@@ -77,7 +80,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("nodes", [2, 3, 16])
 def test_ring(nodes):
-    """Each node receives one word per period from every working node, and no word circulates forever."""
+    """In each period, every node receives one word from each working node, and no word circulates forever."""
     generator = random.Random(nodes)
     ring = [Node(nodes) for _ in range(nodes)]
     wires = [[] for _ in ring]

@@ -42,7 +42,7 @@ def test_cut_messages():
 
 
 def test_first_messages():
-    """First messages that are shifted are rejected, even with a bit error, so the listener aligns reliably."""
+    """A shifted first message is rejected, even if it has a bit error, so the listener aligns reliably."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -114,7 +114,8 @@ def test_start(wire):
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, STARTs and messages sent before a reset, but received after it, affect neither data nor latency."""
+    """Words, STARTs and messages that were sent before a reset but arrive after it affect neither data nor latency.
+    """
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -177,14 +178,15 @@ def test_no_livelock():
 
 
 class Impatient(Transmitter):
-    """Faulty transmitter that sends words after an unrequested restart without waiting for confirmation."""
+    """Faulty transmitter: after a restart that was not requested, it sends words without waiting for confirmation."""
 
     _holds = property(lambda self: False, lambda self, value: None)
 
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """On slow wires, a damaged word costs at most four windows; restarts that are too early would fill the wires."""
+    """On slow wires, a damaged word costs at most the time of four windows; premature restarts would fill the wires.
+    """
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0
@@ -208,7 +210,7 @@ def test_slow_wires(pace):
 
 
 def test_no_end():
-    """If the wires are cut for good, no words are received, and restarts continue."""
+    """If the wires are cut permanently, no words are received, and restarts continue."""
     play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)
     with pytest.raises(AssertionError, match=r"words in 2000 cycles$"):
         play.run(2000)

@@ -36,7 +36,8 @@ def test_reset(unit):
 
 
 def test_any_words(unit):
-    """The receiver matches its model for arbitrary words, RESTARTs, and packets without credit or too long."""
+    """The receiver matches its model even for random words, RESTARTs, overlong packets, and packets without credit.
+    """
     generator = random.Random(7)
     play = Play([], faults=lambda cycle: lambda word, line: (any_word(), line),
                 takes=lambda: generator.random() < .5, control_takes=lambda: generator.random() < .5)

@@ -1,4 +1,4 @@
-"""Proof that the receiver delivers each word once and in order, under any fault the check detects."""
+"""Proof that the receiver delivers each word once and in order, under any fault that the check detects."""
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -19,7 +19,8 @@ class OnceAndInOrder(wiring.Component):
     number of a recent word; or with a word whose check field does not match the expected word. The first RESTART is a
     START.
 
-    Wrong words have 10 free bits plus their check, more than the check can distinguish.
+    A wrong word has 10 free bits besides its check field, so there are more wrong words than the check can
+    distinguish.
 
     Word j has the data j, ends a packet if j is 3 modulo 4, and is a control word if j is 5 modulo 8.
 

@@ -65,8 +65,7 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """Even while runs start at different times, no node reads too high a count; all nodes receive the final counts.
-    """
+    """Even while runs start at different times, no node reads too high a count; all nodes get the final counts."""
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
     totals = {}  # number of completed commands, keyed by node and run
@@ -126,7 +125,8 @@ def test_lockstep(unit, seed):
 
 
 def test_model_by_hand():
-    """The model has the documented latency, has one own word in flight, drops words, and handles new runs."""
+    """The model has the documented latency, keeps at most one own word in flight, drops words, and handles new runs.
+    """
     relay = Relay(3, 8)
     settle([relay], SOURCES)
 

@@ -64,7 +64,7 @@ def test_small():
 
 
 def test_no_end(unit):
-    """The unit matches the model if the wires are cut for good, before or after the link starts."""
+    """The unit matches the model if the wires are cut permanently, before or after the link starts."""
     for since in (0, 400):
         play = random_play(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):

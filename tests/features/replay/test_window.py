@@ -15,10 +15,11 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """Specification: words are kept until they arrive, if at least one of any two consecutive messages is true.
+    """Specification: words are kept until they arrive, if no two consecutive messages are both wrong.
 
     ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the number of words sent. A
-    true message has a number that was expected at some time since the last true one; a wrong message has any number.
+    true message has a number that the receiver has expected at some time since the last true message; a wrong message
+    has an arbitrary number.
     """
 
     enters: In(1)

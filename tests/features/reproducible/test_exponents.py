@@ -175,7 +175,7 @@ test_reader_resets = READER.resets([()], (1, 2, 3, 17))
 
 @pytest.mark.parametrize("groups", range(1, MAX_GROUPS + 1))
 def test_reader_vectors(groups):
-    """Packets with any number of fields are read correctly, two in succession."""
+    """Packets with any number of fields are read correctly, even one directly after the other."""
     fields = [np.arange(1, groups + 1), np.arange(254, 254 - groups, -1)]
     beats = {"i": packets.words(map(words_of, fields)), "groups": np.array([groups, groups], np.uint8)}
     run = READER.check(drive=Drive(beats, fields, cycles=80))

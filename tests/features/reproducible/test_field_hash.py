@@ -173,7 +173,7 @@ def _is_special(row, width, lane):
 # --- HashGate
 
 def _drive_gate(generator, wrong=None):
-    """Packets with a pair of equal hashes each, except that the hashes of packet ``wrong`` differ in one bit."""
+    """Packets, each with a pair of equal hashes; only the hashes of packet ``wrong`` differ, in one bit."""
     words = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
              for count in (1, 1, 2, 9, 1, *generator.integers(1, 20, 30))]
     first = generator.integers(0, 1 << SUM_HASH, len(words), dtype=np.uint16)

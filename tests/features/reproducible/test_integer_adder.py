@@ -26,7 +26,7 @@ LONGEST = 512
 #: Flags of an element, which stand for finite, +infinity, -infinity and NaN.
 FLAGS = (0, 1, 2, 3)
 PORTS = ("a", "b", "kind", "hash", "sent", "total")
-#: Upper half of an own integer that makes a faulty adder invert a bit; the lower half is the number of this bit.
+#: Upper half of an integer that makes a faulty adder invert a bit; the lower half is the position of this bit.
 MARK = 0x2D
 
 
@@ -39,7 +39,7 @@ class FaultyAdder(IntegerAdder):
 
 
 class FaultyRegister(IntegerAdder):
-    """Faulty adder that inverts one bit of marked words when it loads the node's own integers into a register."""
+    """Faulty adder that inverts a bit of the node's own integers while loading them, if their word is marked."""
 
     def _load(self, word):
         return super()._load(word) ^ Mux(word[8:16] == MARK, Const(1, 32) << word[:5], 0)
@@ -66,7 +66,7 @@ def flags_of(addend):
 
 
 def weighted(integers):
-    """Sum of integers, multiplied by the weights of the checksum."""
+    """Checksum of integers: each integer is multiplied by its weight, and the products are added modulo 2**32."""
     return int((integers * (1 + 2 * np.arange(len(integers), 0, -1))).sum()) % 2 ** 32
 
 
@@ -214,7 +214,7 @@ def expected_sent(packets):
 
 
 def expected_total(packets):
-    """Words, flags and ``last`` of final packets; output stops before the last word of the first wrong packet."""
+    """Words, flags and ``last`` of final packets; the output ends just before the last word of a wrong packet."""
     words, flags, last = [], [], []
     for packet in packets:
         if packet.final:
@@ -375,8 +375,8 @@ def test_wrong_bits_of_received_packets(width):
             received = packet.received.copy()
             received[[word, word + 1]] = received[[word + 1, word]]
             copies.append(dataclasses.replace(packet, received=received))
-        # Each wrong packet is followed by a correct final packet, which still gets through. Stalls do not repeat
-        # pulses.
+        # Each wrong packet is followed by a correct final packet, whose words must still get through. Stalls must not
+        # repeat error pulses.
         correct = dataclasses.replace(packet, final=True)
         both = [part for copy in copies for part in (copy, correct)]
         for sink in ("alternating", "geometric"):
@@ -409,7 +409,7 @@ def test_final_packet_with_a_wrong_bit_never_ends(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_only_one_check_fails(width):
-    """If a fault of the adder happens to correct a wrong received integer, only the received packet is reported."""
+    """If an adder fault happens to correct a wrong received integer, only the received packet is reported."""
     count = elements_in(1, width)
     bit, flags = 3, np.zeros(count, np.uint8)
     own = np.full(count, MARK << width // 2 | bit)
@@ -472,7 +472,7 @@ def test_wrong_bits_of_kinds(width):
 
 
 def own_packets(width):
-    """Packets for each bit of a word of own integers: one with this bit inverted, then a correct one."""
+    """For each bit of a word of own integers, a packet with this bit inverted, followed by a correct packet."""
     generator = np.random.default_rng(8)
     count, packets = elements_in(3, width), []
     for bit, paired in itertools.product(range(32), (False, True)):
@@ -491,7 +491,8 @@ def own_packets(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_the_own_register(width):
-    """A flipped bit of own integers is reported here and at the next node; a complete sum never ends."""
+    """If a bit of a node's own integers flips, this node and the next one report it, and a complete sum never ends.
+    """
     packets = own_packets(width)
     assert [packet.added_wrong for packet in packets] == [True, False] * (len(packets) // 2)
     assert not any(packet.received_wrong for packet in packets)
@@ -506,7 +507,7 @@ def test_wrong_bits_of_the_own_register(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_wrong_bits_of_own_words(width):
-    """An inverted bit in a word at ``a``, which then has the wrong parity, is reported once; flags are included."""
+    """A word at ``a`` with an inverted bit, and thus the wrong parity, is reported once; so is an inverted flag."""
     packet = random_packet(np.random.default_rng(9), width, 3, paired=False, final=False, rate=0)
     layout, unit = integers_layout(width, parity=True), adder(width, IntegerAdder)
     right = beats([packet], np.random.default_rng(0))
@@ -525,8 +526,9 @@ def test_wrong_bits_of_own_words(width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("place", range(4))
 def test_wrong_hash_of_a_node(width, place):
-    """A wrong bit in one node's hash is reported by this node, unless it is the first, and by all later nodes of a
-    ring of four; the last node never ends its sum.
+    """A wrong bit in one node's hash is reported by this node (unless it is the first) and by all later nodes.
+
+    The ring has four nodes. The last node never ends its sum.
     """
     generator = np.random.default_rng(place)
     nodes, words, hashed = 4, 3, random_hash(generator)

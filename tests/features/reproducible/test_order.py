@@ -48,7 +48,7 @@ class Size:
         return self.bench.records.payload.shape()
 
     def wrapped(self, field, value):
-        """Value of a number in a field of a record, which may be too narrow for it."""
+        """A number as stored in a field of a record: modulo 2 to the power of the field's width."""
         return value % (1 << Shape.cast(self.layout[field].shape).width)
 
 
@@ -61,7 +61,7 @@ LARGE = Size(elements=8192, nodes_max=MAX_NODES)
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command: its sequence has the phases ``steps``, and only one step in each of the phases ``single``."""
+    """A command, whose sequence has the phases ``steps``; phases in ``single`` have only one step per segment."""
 
     length: int
     size: int
@@ -122,7 +122,7 @@ class Command:
 
 
 def specified(record):
-    """A record in which addresses are None if there are no elements at them."""
+    """Return a record, with None in place of its addresses at which there are no elements."""
     return {**record, "place": record["place"] if record["length"] else None,
             "ahead_place": record["ahead_place"] if record["ahead"] else None}
 
@@ -204,7 +204,7 @@ def test_silent_gather():
 
 
 def test_without_sums():
-    """Without sums, all ports match the usual generator in every cycle, and there are no exponents."""
+    """Without sums of integers, all ports match the usual generator in every cycle, and there are no exponents."""
     usual, layout = Unit(Bench(SEGMENT), name="ScheduleBench"), record_layout(ELEMENTS, SEGMENT)
     generator = random.Random(8)
     cases = [(length, size) for length in (0, 1, 500, ELEMENTS) for size in (1, 3)]
@@ -238,7 +238,8 @@ def test_reset():
 
 
 def test_layout():
-    """Fields for exponents have the usual shapes, and segments before the first one have numbers of their own."""
+    """Record fields for exponents have the usual shapes; segments ahead of the first one have numbers of their own.
+    """
     for size in (SMALL, GROUPS, LARGE):
         usual = record_layout(size.elements, size.segment, size.nodes_max)
         assert {*size.layout.members} == {*usual.members, "ahead", "ahead_place"}

@@ -11,7 +11,7 @@ from sim.payload import pack
 from tests.hdl.compression import packets
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 
-#: All kinds of packets: any number of prefix words, with and without a rest.
+#: All kinds of packets: any number of prefix words, with or without words after the prefix.
 KINDS = [(words, rest) for words, rest in itertools.product(range(MAX_WORDS + 1), (0, 1)) if words or rest]
 UNITS = (PrefixCutter, PrefixJoiner)
 
@@ -31,7 +31,7 @@ def _drawn(generator, kinds):
 
 
 def _streams(drawn):
-    """Payloads of the streams: descriptions, prefixes, rests, and joined packets."""
+    """Payloads of all streams: descriptions, prefixes, words after the prefixes, and joined packets."""
     kinds, prefixes, rests = drawn
     words, rest = np.transpose(kinds)
     joined = [np.concatenate(pair) for pair in zip(prefixes, rests, strict=True)]

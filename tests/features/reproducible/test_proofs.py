@@ -72,7 +72,7 @@ class Elements(wiring.Component):
         return m
 
     def _right(self, m, name, port, first):
-        """Whether a beat holds elements of one packet in its lowest lanes, starting with number ``first``."""
+        """Whether the lowest lanes of a beat hold consecutive elements of one packet, from element ``first`` on."""
         payload = port.payload
         right = Signal(name=f"{name}_right")
         checks = [payload.keep[0]]

@@ -58,7 +58,7 @@ class Vectors:
         return own_rows(self.width, np.concatenate(data), np.concatenate(special), np.concatenate(last))
 
     def drive(self):
-        """Stimuli for the packets; lanes without ``keep`` hold infinities and NaNs."""
+        """Stimuli for the packets; elements without ``keep`` are infinities and NaNs."""
         rows, keep, last = as_rows(self.packets, self.lanes, np.random.default_rng(1))
         rows = np.where(keep, rows, SPECIALS[rows % len(SPECIALS)])
         return Drive({"i": as_beats(rows, keep, last), "fields": np.concatenate(self.fields).astype(np.uint8)},
@@ -162,7 +162,7 @@ test_refused = refused_values(Quantizer, {}, "width", [0, 8, 24, 64, "32", None]
     (32, 0, 159, 0x3FFF_FFFF, 0, 0), (32, 0, LARGEST_FIELD, 0xBF80_0000, 0, 0),
     # Ties go to even: 1.5 and 2.5 units become 2 units.
     (16, 0, 141, 0x3FC0_0000, 2, 0), (16, 0, 141, 0xC020_0000, -2, 0), (16, 0, 141, 0xC020_0001, -3, 0),
-    # Numbers are rounded up to the limit at most. Significands of 24 bits fit into 25 or more bits without rounding.
+    # Rounding up stops at the limit. Significands of 24 bits fit into 25 or more bits without rounding.
     (16, 0, 127, 0x3FFF_FFFF, 32767, 0), (16, 0, 127, 0xBFFF_FFFF, -32767, 0), (16, 8, 254, 0x7F7F_FFFF, 127, 0),
     (16, 0, 127, 0x3FFF_FDFF, 32767, 0), (16, 0, 128, 0x3FFF_FFFF, 16384, 0),
     (32, 8, 127, 0x3FFF_FFFF, 8388607, 0), (32, 8, 127, 0xBFFF_FFFF, -8388607, 0),
@@ -183,7 +183,10 @@ def test_values(width, spare, field, element, integer, flags):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("spare", SPARE)
 def test_random_elements(width, spare):
-    """All kinds of elements are converted correctly for any number of spare bits; some reach the limit if any can."""
+    """Elements of all kinds are converted correctly for any number of spare bits.
+
+    If elements can reach the limit, some do.
+    """
     generator = np.random.default_rng(spare)
     vectors = _draw(generator, width, spare, [GROUP] * 400 + [1] * 50)
     limit = 2 ** (width - spare - 1) - 1
@@ -196,7 +199,7 @@ def test_random_elements(width, spare):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("spare", SPARE)
 def test_exponents(width, spare):
-    """Elements with each exponent are converted correctly in groups with any field that is not smaller."""
+    """Elements with every exponent are converted correctly in groups whose exponent field is equal or larger."""
     generator = np.random.default_rng(spare)
     packets, fields = [], []
     for start in range(0, LARGEST_FIELD + 1, GROUP):

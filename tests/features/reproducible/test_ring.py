@@ -115,7 +115,7 @@ def test_order_and_cuts(name):
 
 @pytest.mark.parametrize(("name", "nodes"), [("sum32", 4)])
 def test_cycles(name, nodes):
-    """An all-reduce takes at most 13 % more cycles than the words that a node sends."""
+    """An all-reduce takes at most 1.13 cycles per word that a node sends."""
     config, length = CONFIGS[name], 4096
     with open_nodes(nodes, config=config, host_port=False) as (ring, _):
         ring.memory.write_gradients(list(random(np.random.default_rng(1), (nodes, length))), length)

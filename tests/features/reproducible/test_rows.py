@@ -105,7 +105,10 @@ def test_latency_and_rate(kind):
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_held(kind):
-    """While an output row waits, all slices of the next row but the last are accepted; a narrower accepts one row."""
+    """While an output row waits, all slices of the next row but the last are accepted.
+
+    A unit that narrows rows accepts one row.
+    """
     unit, ones = BENCH.unit(kind), np.ones(64, np.uint32)
     unit.reset()
     trace = unit.lockstep(

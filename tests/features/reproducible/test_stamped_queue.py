@@ -18,7 +18,7 @@ FAULT = 30
 
 
 class StaleQueue(wiring.Component):
-    """Faulty queue that, after some rows, outputs the row from ``lag`` rows earlier instead of each row."""
+    """Faulty queue that starts correctly, and then outputs, instead of each row, the row ``lag`` rows before it."""
 
     def __init__(self, queue, lag):
         self._queue, self._lag = queue, lag
@@ -79,7 +79,7 @@ def test_latency_and_capacity():
 
 @pytest.mark.parametrize("lag", [2, 4, DEPTH])
 def test_repeated_rows(lag):
-    """If rows of an earlier packet appear again, at most one of them is output; then nothing is offered."""
+    """If rows of an earlier packet are read again, the queue outputs at most one of them, and then nothing more."""
     unit = Unit(FaultyStampedQueue(depth=DEPTH, lag=lag))
     for size in (1, 2, 3, 5, 16):
         unit.reset()

@@ -11,7 +11,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs in a cycle: word to the port, word of the answer, and whether words from both sides are accepted."""
+    """Outputs in a cycle: word to the port, word of the answer, and whether a word is accepted from each side."""
 
     port: Beat | None
     answer: Beat | None

@@ -86,7 +86,9 @@ class JobTable:
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
     def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
-        """Advance one cycle at ``time``; this node's slots start ``shift`` cycles after rank 0's slots."""
+        """Advance by one cycle, given its TIME; the slots of this node start ``shift`` cycles after the slots of rank
+        0.
+        """
         frame, position, known = self._frame, self._place, self._known
         inside = position < frame.window
         self._starts = self.slot.soon
@@ -106,7 +108,7 @@ class JobTable:
 
 
 class RoomLaps:
-    """Model of messages that travel around the ring to find the smallest room of each job's nodes."""
+    """Model of messages that travel around the ring to find the smallest free space among each job's nodes."""
 
     def __init__(self) -> None:
         self.allowed = self.granted = 0
@@ -119,7 +121,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """Advance one cycle, given the received word, whether the output is ready, and the state of the window."""
+        """Advance by one cycle, given the received word, whether the output is ready, and the state of the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -142,7 +144,7 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """Message with the room of each job; the room of ``job`` is limited to this node's room."""
+        """Message with the free space of each job; for ``job``, it is limited to this node's free space."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
@@ -155,7 +157,8 @@ class JobPath:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # Packet memory of rank 0: the latest word by slot pair and cycle; stored pairs; the cycles of write and read.
+        # Packet memory of rank 0: latest word of each slot pair and cycle, stored slot pairs, and the cycles of the
+        # current write and read.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -176,7 +179,7 @@ class JobPath:
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """Advance one cycle, given the wires, the line, both slots, and a word of the node's packet to store."""
+        """Advance by one cycle, given the wires, the line, both slots, and a word of the node's packet to store."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1

@@ -94,7 +94,8 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """A node sends no FOLLOW if its link has repeated words since the SYNC, and ignores a mismatched FOLLOW."""
+    """A node sends no FOLLOW if its link has repeated words since the SYNC, and ignores a FOLLOW that does not match.
+    """
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)

@@ -18,11 +18,12 @@ FRAME = JobFrame(longest=LONGEST)
 
 
 class RoomsApart(wiring.Component):
-    """Two nodes at the same position that may differ only in the room advertised by the unobserved job.
+    """Two nodes at the same position that differ at most in the free space advertised for the unobserved job.
 
-    They receive the same words, except for that room; their own room may differ if they belong to that job. Claims:
-    both accept, offer and grant in the same cycles, offer equal room for the observed job, and have the same
-    allowance if they belong to it. ``wrong`` also makes the false claim that the unobserved job's room is equal.
+    Both receive the same words, except for this free space; if they belong to the unobserved job, their own free
+    space may differ, too. Claims: both accept, offer and grant in the same cycles, offer the same free space for the
+    observed job, and have the same allowance if they belong to it. ``wrong`` adds the false claim that the free space
+    of the unobserved job is equal, too.
     """
 
     word: In(message_layout())
@@ -81,13 +82,18 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of path specifications; the solver chooses slots longer than a packet by at least a word."""
+    """Base class of specifications of packet paths; slots are chosen by the solver.
+
+    Each slot is longer than a packet by at least one word.
+    """
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Drive paths' slot inputs; return whether there is a slot, its cycle, and whether paths may send in it."""
+        """Drive the slot inputs of paths; return whether there is a slot, the cycle in it, and whether paths may send
+        in it.
+        """
         begun, own, cycle = Signal(), Signal(), Signal(4)
         now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
@@ -116,11 +122,11 @@ class Slots(wiring.Component):
 
 
 class PathsApart(Slots):
-    """Two nodes with the same slots, each of which may be up to ``less`` cycles too short.
+    """Two nodes with the same slots, each of which may be shorter than planned by at most ``less`` cycles.
 
     In slots of the observed job, both nodes receive the same words and, if the job is their own, send the same
-    packets; other packets, resets, room, and incoming words may differ. Claim: in slots of the observed job the same
-    words leave and arrive, and a passing word never collides with one of the node's own words.
+    packets; other packets, resets, free space, and incoming words may differ. Claim: in slots of the observed job the
+    same words leave and arrive, and a passing word never collides with one of the node's own words.
     """
 
     own: In(1)
@@ -214,9 +220,10 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes with TIMEs that advance by 1 per cycle, except by 0 to 2 in one cycle of each slot.
+    """Two nodes whose TIMEs advance by 1 in each cycle, except in one cycle per slot, when they advance by 0 to 2.
 
-    Both nodes have slots of the same jobs in the same order; a slot may be up to ``less`` cycles short.
+    Both nodes have slots of the same jobs in the same order; each slot may be shorter than planned by at most
+    ``less`` cycles.
     """
 
     advance: In(data.ArrayLayout(2, 2))

@@ -1,4 +1,4 @@
-"""Messages that find the room left in the nodes of two jobs, compared with their golden model."""
+"""Messages that determine the free space of the nodes of two jobs, compared with their golden model."""
 
 import random
 

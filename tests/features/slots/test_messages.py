@@ -46,8 +46,10 @@ class Node:
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):
-    """Run a node with received words (keyed by cycle), packets from the host and the port, and the port's ``answers``
-    to requests; return all outgoing words with their cycles."""
+    """Run a node with received words (keyed by cycle), packets from host and port, and the port's ``answers``.
+
+    Return all outgoing words with their cycles.
+    """
     coming, waiting, answers = dict(heard), {"host": list(host), "port": list(port)}, list(answers)
     sent = {"host": [], "port": [], "message": []}
     for cycle in range(cycles):
@@ -177,7 +179,7 @@ def test_malformed(unit, damage):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Ports match the model with requests, stalls, resets, random messages and unrequested answers."""
+    """Ports match the model for any requests, stalls, resets, random messages and unrequested answers."""
     generator, node = random.Random(seed), Node((0, 3, 9, 0)[seed])
     host, port, heard, seen, asked = [], [], [], set(), 0
     node.wild = seed > 1

@@ -87,9 +87,11 @@ def test_plan():
 
 
 def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
-    """Run a ring; return each node's tables with the start times of their slots at rank 0, and the number of times
-    that rank 0 has collected records. Rank 2 stalls in the cycles ``stalled``, rank ``without`` has no TIME, and
-    ``moved`` shifts rank 1's TIME."""
+    """Run a ring; return the tables of each node and the number of times that rank 0 has collected records.
+
+    Each table has the start time of its slots at rank 0. Rank 2 stalls in the cycles ``stalled``, rank ``without``
+    has no TIME, and ``moved`` shifts rank 1's TIME.
+    """
     wires = [[] for _ in ring]
     granted, last = [[] for _ in ring], 0
     asked = 0
@@ -131,7 +133,7 @@ def small_record(generator):
 @pytest.mark.parametrize("wire", [1, 16])
 @pytest.mark.parametrize("nodes", [2, 3, 8, 15])
 def test_ring(laps_unit, nodes, wire):
-    """All nodes receive the same table of all records before its slots begin, repeatedly at the stated interval."""
+    """At the stated interval, all nodes receive the same table of all records, before the table's slots begin."""
     generator = random.Random(nodes)
     ring = [Node(rank, nodes) for rank in range(nodes)]
     records = [small_record(generator) for _ in ring]
@@ -162,7 +164,7 @@ def test_without(laps_unit):
 
 @pytest.mark.parametrize("begin", range(120, 1000, 40))
 def test_late(laps_unit, begin):
-    """If a restart delays words, nodes may miss a table but never receive a wrong one; later tables arrive."""
+    """If a restart delays words, a node may miss a slot table but never receives a wrong one; later tables arrive."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
     assert asked <= 3

@@ -101,7 +101,7 @@ def test_hops(unit, hops):
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """No words are lost in full slots, even if TIME is off by ``lean`` per link; messages end as planned."""
+    """Even with full slots and a TIME error of ``lean`` per link, no words are lost and messages end as planned."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])
@@ -124,8 +124,8 @@ def test_superframes(unit, wire, slots, lean):
            if slot.owner == 0]
     assert in_order(trace, NODES - 1, MESSAGE_TYPE) == len(due) * MESSAGE
     last = np.flatnonzero(trace[f"heard_{NODES - 1}"] & trace[f"word_{NODES - 1}"] >> np.uint64(32))
-    # Latency: 1 cycle in the table, 3 to the wires, all links (without a node after the last one), the message, and 1
-    # for its check.
+    # Parts of the latency: 1 cycle in the table, 3 to the wires, all links (without a node after the last link), the
+    # words of the message, and 1 for its check.
     named = np.array(due) + 1 + 3 + ways[-1] - 1 + MESSAGE + 1
     print(f"{slots} slots, wires {wire}, lean {lean}: messages over 7 hops end at {(last - start).tolist()}, by the "
           f"table {(named - start).tolist()}")

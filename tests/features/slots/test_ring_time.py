@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIME on all nodes of a ring of replay links with any wire latency: hdl/features/slots/clock.py"""
+"""TIME of all nodes in a ring of replay links, for wires of any latency: hdl/features/slots/clock.py"""
 
 import numpy as np
 import pytest

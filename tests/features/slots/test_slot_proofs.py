@@ -14,14 +14,14 @@ LONGEST = 2
 
 
 class Undisturbed(wiring.Component):
-    """A node in slots with modes chosen by the solver, each at least ``LONGEST`` + 4 cycles long.
+    """A node in slots whose modes the solver chooses; each slot is at least ``LONGEST`` + 4 cycles long.
 
     The node's packets have up to ``LONGEST`` words, which arrive with arbitrary pauses. Passing packets began at the
     previous node in the same slot and arrive up to ``slack`` cycles (1 to 3) early or late. Control words may come
     and go in any cycle.
 
-    Every word that must pass does pass. The node's own packets leave without pauses or other words in between, and
-    end before a packet of the next slot can begin.
+    Every word that the node must forward is forwarded. The node's own packets leave without pauses or other words in
+    between, and end before a packet of the next slot can begin.
     """
 
     starts: In(1)
@@ -41,7 +41,7 @@ class Undisturbed(wiring.Component):
         m = Module()
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
         hushed = Signal()  # whether the transmitter sends no word
-        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycle of the slot; mode of the slot
+        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycle in the slot; its mode
         index, sent, came = Signal(2), Signal(2), Signal(2)  # positions in entering, leaving, arriving packets
         length = LONGEST + GAP
         m.d.comb += [
@@ -98,9 +98,8 @@ class Undisturbed(wiring.Component):
 class SteadySlots(wiring.Component):
     """Two nodes with the same slot table and with TIMEs that differ by at most one cycle.
 
-
-    TIME advances by 1 in each cycle, but by 0 to 2 in one cycle per slot. Each packet slot is at most ``less`` cycles
-    short, and both nodes have the same kinds of slots in the same order.
+    TIME advances by 1 in each cycle, except in one cycle per slot, when it advances by 0 to 2. Each packet slot may
+    be shorter than planned by at most ``less`` cycles, and both nodes have the same kinds of slots in the same order.
     """
 
     slots: In(table_layout())

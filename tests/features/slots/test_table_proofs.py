@@ -17,9 +17,9 @@ class FoldedRecords(wiring.Component):
     same table.
 
     The solver chooses ring size, rank and records, and also the constant results over all records: the maximum number
-    of packets, the minimum room and the longest packet, each with a rank where it occurs, and the lowest rank other
-    than 0 that has a message to send. The rank of the latest record determines which results the table contains so
-    far.
+    of packets, the smallest free space and the longest packet, each with a rank where it occurs, and the lowest rank
+    other than 0 that has a message to send. The rank of the latest record determines which results the table contains
+    so far.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Received words are either records of the tracked trip around the ring or arbitrary words.
+        # A received word is either a record from the tracked trip around the ring, or arbitrary.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):

@@ -106,7 +106,8 @@ WORDS = SLOTS * LONGEST
                                                ([40, 3], [16, 3])])
 @pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
 def test_superframes(unit, forward, back, wants):
-    """Tables agree and packets and messages arrive for any latency; superframes are a trip around the ring apart."""
+    """For any latency, tables agree, packets and messages arrive, and superframes are one trip around the ring apart.
+    """
     trace = play(unit, forward=forward, back=back, wants=wants)
     cycles = [np.flatnonzero(trace[f"granted_{n}"]) for n in range(NODES)]
     least = min(len(grants) for grants in cycles) - 1

@@ -11,7 +11,8 @@ from tests.hdl import pysim
 
 
 def commands(generator, lanes):
-    """Draw commands as (counted, entry, half, length, packets); a packet is a list of (zeros, saturations) beats."""
+    """Draw commands as (counted, entry, half, length, packets); each packet is a list of beats (zeros, saturations).
+    """
     for _ in range(30):
         length, packets, left = generator.randrange(1, 200), [], 0
         left = length
@@ -25,7 +26,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """The table entry of a command counts all packets that the command wrote, and none of earlier commands."""
+    """A command's table entry counts all packets written by this command, and none written by earlier commands."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()

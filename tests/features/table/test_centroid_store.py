@@ -56,7 +56,7 @@ def test_parameters():
 
 
 def _level(number, bits):
-    """Level of a bound in a search tree that has the middle bound, 2 ** (bits - 1), as its root."""
+    """Level of a bound in a binary search tree; the root at level 0 is the middle bound, 2 ** (bits - 1)."""
     return bits - 1 - ((number & -number).bit_length() - 1)
 
 
@@ -130,7 +130,10 @@ def _load(table, words, *, cycles=None):
 
 @tables
 def test_known(table):
-    """In a known load, one bound per cycle is written to its level of the search tree; centroids are repeated."""
+    """In a known load, one bound is written per cycle to its level of the search tree.
+
+    After that, the centroids are output repeatedly.
+    """
     _unit(table).reset()
     words = np.arange(table.load_length, dtype=np.uint64) + np.uint64(100)
     trace = _load(table, words)

@@ -47,7 +47,7 @@ def test_encoder_latency(table, lanes):
     width, size = table.code_width(exponents), 4 * encoder.words
     preamble = 4 * (len(words) - 32 * width)
     checked = 0
-    for eight in range(32, 128):  # groups of eight that the table does not delay
+    for eight in range(32, 128):  # groups of eight codes that do not wait for the table
         first = preamble + eight * width
         beat = first // size
         if (first + min(width, size)) // size > beat:

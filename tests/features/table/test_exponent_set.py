@@ -95,7 +95,8 @@ def _scenario(generator, vectors, lanes, format, willing):
 @pytest.mark.parametrize("source", STALLS)
 @units
 def test_lockstep(lanes, format, source):
-    """In every cycle, the input handshake and ``full`` match the model, and so do the rows while ``full`` is high."""
+    """In every cycle, the input handshake and ``full`` match the model; while ``full`` is high, the rows match, too.
+    """
     cycles, seed = 6_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = _vectors(generator, format, 150)

@@ -26,7 +26,7 @@ def _weights(generator, count):
 
 
 def _packets(generator, total):
-    """Draw vectors of weights or random bits, each with a code that may have been fitted to other weights."""
+    """Draw vectors of weights or random bits; the code for each vector may have been fitted to other weights."""
     vectors, codes = [], []
     while sum(map(len, vectors)) < total:
         count = int(generator.integers(1, 200))

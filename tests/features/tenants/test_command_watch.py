@@ -58,7 +58,8 @@ def test_statuses(taken):
 
 
 def test_strays_of_a_gate():
-    """Stray accesses while a gate holds a command are attributed to this command; earlier ones are not."""
+    """A stray access is attributed to a command if a gate holds the command at that time, but not if it is earlier.
+    """
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):

@@ -25,7 +25,7 @@ from sim.verilated.vectors import Unit
 
 
 def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
-    """Base and size of the window from ``base`` to ``bound``; empty if the window does not fit in memory."""
+    """Base and size of the window from ``base`` to ``bound``, or (0, 0) if it does not lie within the memory."""
     return (base, bound - base) if base <= bound <= capacity else (0, 0)
 
 
@@ -52,7 +52,7 @@ def unit_of(config):
 
 @pytest.mark.parametrize("config", [CONFIG, SIGNALS])
 def test_against_the_model(config):
-    """Random writes have the modelled effect, even with invalid windows, tenants or spaces or while busy."""
+    """Random writes have the modelled effect, even if windows, tenants or spaces are invalid, or the unit is busy."""
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
@@ -91,7 +91,8 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # The windows at the output are those of some cycle since the start of the last ``latency`` idle cycles.
+        # The windows at the output are the stored windows of some cycle since the start of the last ``latency`` idle
+        # cycles.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -235,7 +236,8 @@ class Stands(wiring.Component):
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)
                       & (self.asked.space == space.number)):
                 m.d.comb += Assert(is_same(table.found, ours))
-        # Tenant 3 means no tenant and never has a window; after a reset, no tenant has one until all are cleared.
+        # Tenant 3 means no tenant and never has a window. After a reset, tenants 1 and 2 have none until all windows
+        # have been cleared.
         with m.If(self.asked.valid & ((self.asked.tenant == 3) | ((self.asked.tenant != 0) & clearing))):
             m.d.comb += Assert(table.found.size == 0)
         return m

@@ -21,7 +21,7 @@ def as_rows(vectors, lanes, generator, *, width=32):
 
 
 def as_beats(rows, keep, last, *, width=32):
-    """Pack the elements, keep and last of beats into the payloads of a port."""
+    """Pack beats (elements, ``keep`` and ``last``) into the payloads of a port."""
     lanes = rows.shape[1]
     return pack(beat_layout(lanes, width), {
         "elements": rows, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})

@@ -1,4 +1,4 @@
-"""Cycle models for packing and unpacking bit planes, which all codecs with tables share."""
+"""Cycle models for packing and unpacking bit planes, shared by all codecs with tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -78,7 +78,7 @@ class Unpacker:
             self._leave(cycle + 1)
 
     def _leave(self, cycle: int) -> None:
-        """Let the front beat leave and move the next beat up."""
+        """Let the front beat leave, and move the next beat to the front."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
 
@@ -101,7 +101,9 @@ class Registers:
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """Advance by a beat or by final zeros; ``leave`` returns the cycle in which the last register is left."""
+        """Advance by one beat, or by the zeros at the end; ``leave`` returns the cycle in which the last register is
+        left.
+        """
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
@@ -120,7 +122,9 @@ class Eights:
         self._taken = 0  # cycle in which the last chunk of the previous codes was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Return the cycles, from ``cycle`` on, in which codes leave their register and their last chunk is taken."""
+        """Return the cycles, not before ``cycle``, in which codes leave their register and their last chunk is
+        accepted.
+        """
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -151,7 +155,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Consume the bytes of a packet's codes; the next table waits until these codes have been looked up."""
+        """Consume the bytes of a packet's codes; the next table must wait until all of them have been looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

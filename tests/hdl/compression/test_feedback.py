@@ -184,7 +184,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """The latency from a block's last beat to its first word is exact; a word may need ``more`` beats."""
+        """The latency from a block's last beat to its first word is exact; ``more`` counts extra beats needed."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)

@@ -21,8 +21,8 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: Number of lanes and maximum code width, for groups of eight codes in one or several chunks, and for all word
-#: counts.
+#: Number of lanes and maximum code width. They cover groups of eight codes in one and in several chunks, and all
+#: numbers of words.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
@@ -212,7 +212,7 @@ test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("words", [1, 2, 4])
 def test_bytes(words, source):
-    """Exactly the bytes of a packet are output, in chunks of any size that may end with a word."""
+    """Exactly the bytes of a packet are output, in chunks of any size; the rest of a word may be skipped."""
     count, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]

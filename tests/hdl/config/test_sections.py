@@ -32,7 +32,7 @@ SECTIONS = [value for value in (*vars(config).values(), *(
 _WORDS = "a multiple of 32 between 32 and 16777216"
 _FEATURES = f"a tuple of some of {', '.join(f'{name}()' for name in section_names('features'))}"
 _WEIGHTS, _GRADIENTS = ", ".join(registry.WEIGHT_CODECS), ", ".join(registry.GRADIENT_CODECS)
-#: Invalid values for every field of every section, with the requirement that the error message states.
+#: Invalid values for every field of every section, each with the requirement that the error message must state.
 WRONG = [
     (NodeConfig, "lanes", 3, "1, 2, 4 or 8"), (NodeConfig, "lanes", True, "1, 2, 4 or 8"),
     (NodeConfig, "segment", 96, "32, 64, 128, 256 or 512"), (NodeConfig, "segment", 1024, "32, 64, 128, 256 or 512"),

@@ -2,8 +2,8 @@
 
 The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
 when the head starts, is certain to be rejected, or is dropped by ``stop``. A command is reloaded if a setting has
-changed, or if it was rejected while another command ran; its count of waiting cycles is kept. The count is zero while
-the units that the command waits for are alive.
+changed, or if it was rejected while another command ran; its count of waiting cycles is kept. While the units that
+the command waits for are known to be working, the count stays at zero.
 """
 
 import dataclasses

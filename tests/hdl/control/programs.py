@@ -16,7 +16,7 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """A command that has started, with the number of second-queue commands that must complete before it."""
+    """A started command, and the number of commands of the second queue that must complete before it."""
 
     command: dict
     needs: int

@@ -30,7 +30,7 @@ NO_RULE = 9
 
 
 def config_of(parameters):
-    """A node with all local operations (RootReduce if weights are raw), or a peer or worker without them."""
+    """Configuration with all local operations (RootReduce if weights are raw), or a peer or worker without them."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -120,5 +120,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """By induction, the latency bound holds after any commands if verdicts are accepted immediately."""
+    """By induction, the latency bound holds after any sequence of commands if verdicts are accepted immediately."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)

@@ -100,7 +100,8 @@ class Control(wiring.Component):
             Assume(~self.queued | offered | unit.rejected),
             Assume(~waits | self.holds),
             Assume(~(offered & counted) | (self.good == was_good)),
-            # No command starts before its dependencies hold, while another command is running, or unchecked.
+            # No command starts before its dependencies hold, while another command runs, or without having been
+            # checked.
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),

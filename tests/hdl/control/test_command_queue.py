@@ -224,7 +224,10 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again; here, the new rule needs state, which does not fit."""
+    """A command is checked again after it has waited.
+
+    In this test, the optimizer rule has changed to one that needs state, for which the memory is too small.
+    """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -278,7 +281,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
                 assert event["detail"] == CONFIG.memories.state
                 refused += 1
-        # Some commands are rejected; the rest run with the first settings.
+        # Some commands are rejected; the others run with the old settings.
         assert 0 < refused < 80, first
         assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (80 - refused)
 

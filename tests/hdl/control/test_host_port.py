@@ -80,7 +80,7 @@ def random_packet(generator, programs):
 
 
 def up_to(generator, room):
-    """Draw a count: often the maximum ``room``, sometimes one more."""
+    """Draw a count of at most ``room``, often ``room`` itself, or sometimes one more than that."""
     return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 

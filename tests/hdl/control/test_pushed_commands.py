@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Compare the memory of pushed commands with a model: queue and words of each command, and remaining room."""
+"""Compare the memory of pushed commands with a model: queue and words of each command, and free space."""
 
 import collections
 import dataclasses
@@ -84,7 +84,8 @@ def test_pushed_commands(queues):
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
 def test_queues_of_operations(queues, expected):
-    """A command goes to its operation's queue, or to the last queue if there is none or the node lacks it."""
+    """A command goes to the queue of its operation, or to the last queue if it has none or the node lacks that queue.
+    """
     described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 

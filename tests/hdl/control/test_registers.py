@@ -239,7 +239,9 @@ def test_registers_of_tenants():
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])
 
     def access(values=None):
-        """Write or read all registers; return the values read, and the final values on the ports."""
+        """Write all registers, or read them if ``values`` is None; return the values read, and the final values on
+        the ports.
+        """
         inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
         if values is not None:
             inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}

@@ -54,7 +54,8 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """All rejections of one queue or of both at the same time are reported, with or without room."""
+    """All rejections of one queue or of both at the same time are reported, even if events must wait to be accepted.
+    """
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Scoreboard of dependencies: comparison with a model that has unbounded counts, and a proof of its comparison."""
+"""Scoreboard of dependencies: compared with a model that has unbounded counts; a proof covers its comparison."""
 
 import random
 
@@ -28,7 +28,7 @@ class Model(Passes):
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def needed(self, queue, index, other):
-        """Number of commands of the other queue that a head needs completed; None if it cannot be reached."""
+        """Number of completed commands of the other queue that a head waits for; None if it cannot be reached."""
         pair = self.pairs[queue][index]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """Proof by induction: counts include all commands that have ended, and dependencies are compared with them."""
+    """Proof by induction: counts include all commands that have ended, and dependencies are checked against them."""
     formal.prove(Comparison(), depth=5)
 
 

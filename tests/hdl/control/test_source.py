@@ -51,7 +51,7 @@ def test_sources(source):
 
 @pytest.mark.parametrize("purpose", [Status("last_error"), LATCHED_SETTINGS, Interface("anything")])
 def test_purposes(purpose):
-    """An output used as a status or interface cannot be the source of an input."""
+    """An output that is a status or an interface cannot serve as the source of an input."""
     check_engines([dataclasses.replace(FILLER, outputs={purpose: "number"})], CONFIG)
     refuses(f"Input number of engine filler must have a source, not {purpose!r}", check_engines,
             [dataclasses.replace(FILLER, inputs={"number": purpose})], CONFIG)

@@ -24,7 +24,7 @@ def version_of(tag):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
-    """Commands of one or more cycles are recorded, even in succession and if all queues start together."""
+    """Commands of one or more cycles are recorded, even in immediate succession and if all queues start at once."""
     p = regression.parameters()
     generator, lanes, queues = random.Random(p["seed"]), p["lanes"], p["queues"]
     apart = 2 * queues - 1

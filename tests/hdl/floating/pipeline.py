@@ -48,7 +48,8 @@ def check(component, inputs, outputs):
 
 
 def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
-    """Results of a Verilated unit that accepts operands every ``interval`` cycles; other inputs are random."""
+    """Results of a Verilated unit that accepts operands every ``interval`` cycles; its inputs are random in between.
+    """
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
     cycles = count * interval + -(-latency // interval) * interval
@@ -191,7 +192,7 @@ class Operation:
         return test
 
     def in_turns(self, latencies, draw):
-        """Create a test that, for each interval, a folded unit gives bit-identical results at the stated latency."""
+        """Create a test that a folded unit gives bit-identical results at the stated latency, for each interval."""
         @pytest.mark.parametrize(("interval", "latency"), latencies.items())
         def test(interval, latency):
             unit, inputs = self._make(interval=interval), draw(np.random.default_rng(interval))

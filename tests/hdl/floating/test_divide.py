@@ -34,7 +34,7 @@ def near_quotients(generator, count=operands.COUNT):
     """Pairs with quotients near the smallest subnormal, the smallest normal and the largest number."""
     format = FP32
     a, b = operands.near_borders(format, generator, count)
-    # Mirror the exponent of the second factor about the exponent of 1.
+    # Negate the exponent of the second factor, so that the quotient instead of the product is near a border.
     field = b >> np.uint32(format.fraction_bits) & np.uint32(format.exponent_ones)
     mirrored = np.clip(2 * format.bias - field.astype(np.int64), 0, format.exponent_ones - 1).astype(np.uint32)
     rest = np.uint32(1 << (format.width - 1) | ((1 << format.fraction_bits) - 1))

@@ -126,7 +126,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every nonzero number is shifted up to the top bit, and the shift steps add up to the shift amount."""
+    """Every nonzero number is shifted until its top bit is set; the shift steps add up to the shift amount."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -143,7 +143,8 @@ def test_normalising_steps():
 
 
 def test_mark():
-    """``mark`` has one bit set at its distance from the top bit, and is zero if the distance exceeds the width."""
+    """``mark`` has only the bit set that is ``number`` places below the top bit; it is zero if there is no such bit.
+    """
     numbers = np.arange(32)
     got = _unit(_Parts).run({"number": numbers})["mark"]
     assert got.tolist() == [1 << 18 - number if number < 19 else 0 for number in numbers.tolist()]
@@ -172,7 +173,7 @@ def _rounded(sign, exponent, significand, sticky):
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
-    # Values in quarters of the subnormal numbers' last place; infinity counts as the number after the largest.
+    # Values in quarters of the smallest subnormal number; infinity counts as the number after the largest.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
     exact = (2 * significand + sticky) << exponent
@@ -211,8 +212,9 @@ def test_check_interval():
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 def test_fold(interval):
-    """All trials of a recurrence fit into `interval` passes through the stages; stage count and `interval` are
-    coprime.
+    """A recurrence is folded such that all of its trials fit into `interval` passes through the stages.
+
+    The number of stages and `interval` are coprime.
     """
     assert [fold(26, n) for n in (1, 2, 4, 8)] == [[*[1] * 24, 2], [1] * 13, [1] * 7, [1, 1, 2]]
     for trials in range(16, 60):

@@ -66,7 +66,7 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Model of the mask generator's registers; the cycle of a beat's offer follows from the previous departure."""
+    """Model of the mask generator's registers; the departure of a beat determines when the next beat is offered."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)

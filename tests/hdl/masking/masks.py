@@ -85,7 +85,8 @@ def number(flags):
 
 
 def mask_rows(beats, *, external=True):
-    """Pack mask beats into the payloads of a port; after the source, no beat is marked as external."""
+    """Pack mask beats into payloads of a port; without ``external``, as after the mask source, no beat is external.
+    """
     return pack(mask_beat_layout(beats.keep.shape[1]), {
         "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
         "external": beats.external & external, "last": beats.last})

@@ -74,7 +74,7 @@ class _Case:
 
 
 def _case(generator, jobs, lanes):
-    """Draw the external words and the data of jobs, with packets of the right length."""
+    """Draw the words of the jobs' external masks, and the jobs' data in packets of the right lengths."""
     words, kept = masks.external_all(generator, jobs)
     counts = [job.beats(lanes) for job in jobs]
     last = np.zeros(sum(counts), bool)
@@ -83,7 +83,7 @@ def _case(generator, jobs, lanes):
 
 
 def _spoil(case, generator, share=0.6):
-    """Lengthen or shorten packets so that they do not match their jobs."""
+    """Change the lengths of some packets so that they do not match their jobs."""
     counts = [job.beats(case.lanes) for job in case.jobs if job.elements]
     for index, count in enumerate(counts):
         if generator.random() < share:
@@ -147,7 +147,7 @@ test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4,
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of mask kinds works at every size, at one beat per cycle across jobs."""
+    """All sets of mask kinds work at every size, with one beat per cycle even across jobs."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]

@@ -92,7 +92,7 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, jobs=None):
-        """Check that a command has changed only elements of its jobs."""
+        """Check that a command has changed only elements that belong to its jobs."""
         np.testing.assert_array_equal(content(bench, 0, len(self.gradients)), self.expected(jobs)[0])
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
 
@@ -243,7 +243,7 @@ def test_products_that_overflow(lanes, rows, count, beats):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_jobs_beyond_the_length(lanes):
-    """The last job is invalid if the command's length is a memory row, or one element, too short for it."""
+    """If the command's length is too short by one memory row, or by one element, the last job is invalid."""
     case = Case(lanes, some_jobs(5, lanes, count=4), 5)
     refused(case, 3, length=case.length - lanes)
     if lanes > 1:
@@ -348,7 +348,7 @@ def test_sparsify_while_the_host_reads(lanes, reading):
 
 
 def test_one_after_the_other():
-    """MASK, SPARSIFY and a MASK with an invalid list do not affect each other when run in sequence."""
+    """If a MASK, a SPARSIFY and a MASK with an invalid list run one after another, they do not affect each other."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)

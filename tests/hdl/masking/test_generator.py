@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """Each kind of mask is correct on its own for all bounds that matter in a small matrix."""
+    """Each kind of mask is correct when used on its own, for all relevant bounds in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):

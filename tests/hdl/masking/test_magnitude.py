@@ -19,7 +19,7 @@ from tests.refusals import refused_values
 from tests.traces import moved
 
 INFINITY = 0x7F80_0000
-#: Thresholds from zero to the largest NaN; the sign bit of a threshold has no effect.
+#: Thresholds from zero to the largest NaN. The sign bit of a threshold has no effect.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
               INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
 
@@ -51,7 +51,8 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Draw beats of gradients, and of errors with ``more`` extra beats; packets end independently."""
+    """Draw beats of gradients, and of errors with ``more`` extra beats. Packets of the two streams end
+    independently."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -59,7 +60,8 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Sent and deferred elements of all pairs, and deferred counts; each pair may have its own threshold."""
+    """Sent and deferred elements of all pairs, and the numbers of deferred elements. Thresholds may differ between
+    pairs."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -122,7 +124,8 @@ def _drive(generator, lanes, count=COUNT, more=0, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Expected outputs: a pair is compared with the threshold that is valid shortly after the pair is accepted."""
+    """Expected outputs. Each pair is compared with the threshold that is in effect shortly after the pair is
+    accepted."""
     gradients, errors, thresholds = drawn
     trace = masking_cycles.trace_magnitude(
         len(gradients), len(errors), latency=unit.latency, depth=unit.depth, willing=willing["gradients"],

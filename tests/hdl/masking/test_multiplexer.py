@@ -20,7 +20,7 @@ COUNT = 2_000
 
 
 def _drive(generator, lanes, width, held=False):
-    """Draw beats and an alternative value for each cycle, or a constant one if ``held``."""
+    """Draw beats, and an alternative value for each cycle, which is constant if ``held``."""
     count = 40 if held else COUNT
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
@@ -33,7 +33,7 @@ def _drive(generator, lanes, width, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """Model a queue of one beat that samples the alternative value when it accepts a beat."""
+    """Model a queue with room for one beat. It samples the alternative value when it accepts a beat."""
     elements, mask, keep, last, alternatives = drawn
     trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):

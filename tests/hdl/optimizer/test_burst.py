@@ -147,9 +147,9 @@ def test_isolated_burst(index, rule):
         pair(index).unit.reset()
         trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800)
         beats = -(-count // model.update_lanes)
-        filled = -(-count // model.lanes)  # first cycle after the fills, which start in cycle 0
+        filled = -(-count // model.lanes)  # first cycle after the fills; they start in cycle 0
         interval = model.interval
-        decided = filled + (interval > 1)  # decided one cycle early if the interval is longer than one cycle
+        decided = filled + (interval > 1)  # decided one cycle early if the interval is more than one cycle
         assert trace.begins == [-(-decided // interval) * interval]
         assert trace.ends[0] - trace.begins[0] + 1 == (
             interval * (beats - 1) + 1 + model.reducer_latency + model.update_latency)
@@ -210,7 +210,8 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """If a port never accepts a row, every other port sends just the rows that fill the stalled port's queue."""
+    """If a port never accepts a row, all other ports stop after the number of rows that fill the stalled port's
+    queue."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -256,8 +257,8 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # In the third burst, the first worker sent only one element, so all later state depends on the second worker
-    # alone.
+    # In the third burst, the first worker sent only one element, so all later state depends only on the second
+    # worker.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -289,7 +290,7 @@ STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 @pytest.mark.parametrize(("rule", "kind"), [
     (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.MOMENTUM, "freeze"), (Rule.SGD, "alternating")])
 def test_cocotb(rule, kind):
-    """Every weight is also updated under cocotb, after a reset in the middle of bursts."""
+    """Under cocotb, every weight is updated, even after a reset has interrupted earlier bursts."""
     component, scalars = StreamedOptimizer(**STREAMED, rules=MOMENTUM), settings(rule)
     generator = np.random.default_rng(7)
     model, layout = Model(**STREAMED, arithmetic=floats(component.lane)), component.weights.payload.shape()

@@ -99,7 +99,7 @@ def test_sums(width, workers):
     generator = np.random.default_rng([width, workers])
     elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
     ends = [1 << width - 1, (1 << width - 1) - 1]
-    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers send the same end of the number range
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers send the same extreme number
     format = FixedFormat(width=width)
     reducer = FixedReducer(workers=workers, format=format)
     outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)
@@ -119,7 +119,7 @@ def lane(width, workers, name, primitive=False):
 
 
 def delayed(values, cycle, settle):
-    """Pad ``values`` with zeros to begin in the given cycle of a run extended by ``settle`` cycles."""
+    """Pad ``values`` with ``settle`` zeros in total, so that they begin in the given cycle."""
     return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
 

@@ -69,7 +69,8 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    # A late fill starts after a burst's slices; each period leaves just enough cycles for its beats.
+    # A late fill starts after the slices of a burst. The rest of the period has just enough cycles for the beats of
+    # the fill.
     willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
     trace = Unit(buffer).lockstep(
         sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,
@@ -141,5 +142,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """Within 12 cycles, in which a bank can be filled twice, no inputs bring back a discarded element."""
+    """For 12 cycles, in which a bank can be filled twice, no sequence of inputs brings back a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

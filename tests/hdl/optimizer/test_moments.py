@@ -38,9 +38,8 @@ def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt
 
 
 def _trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace a packer: each rounded beat moves to the lower half of a row immediately, or completes a row as soon as
-    the output register is free.
-    """
+    """Trace a packer. Each rounded beat either moves to the lower half of a row immediately, or completes a row as
+    soon as the output register is free."""
     completions = np.asarray(counts).tolist()
     source, output = stream.Feed(len(completions), willing), stream.Output(np.asarray(ready, np.bool_))
     left = 0
@@ -58,7 +57,8 @@ TRACE = {MomentUnpacker: _trace_unpacker, MomentPacker: _trace_packer}
 
 
 def _elements(generator, count):
-    """Draw random bits, every fourth element near a midpoint of bf16 numbers, and some special values."""
+    """Draw random bit patterns. Every fourth one is near a midpoint between two bfloat16 numbers, and some are
+    special values."""
     elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     middles = elements[::4] & 0xFFFF0000 | 0x8000
     elements[::4] = middles + generator.integers(-1, 2, len(middles)).astype(np.uint32)
@@ -128,7 +128,7 @@ test_reset_in_a_packet = BENCH.resets(list(itertools.product(UNITS, LANES, (1,))
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """Throughput is one beat per cycle in both units; rows come ``latency`` cycles after their last beat."""
+    """The throughput of both units is one beat per cycle. A row is output ``latency`` cycles after its last beat."""
     run = BENCH.check(case, count=5_100)
     unit, beats, packed = run.drive.drawn
     if unit is MomentUnpacker:

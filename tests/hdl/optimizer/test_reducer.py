@@ -20,7 +20,7 @@ def test_latency(workers, levels):
     assert Reducer(workers=workers).latency == levels * FloatAdder().latency
 
 
-# Tree sizes 6 and 7 cover every case of an odd element that waits; the burst tests cover powers of two.
+# Trees of 6 and 7 inputs cover every case in which an odd element must wait; burst tests cover powers of two.
 @pytest.mark.parametrize("workers", [6, 7])
 def test_sums(workers):
     generator = np.random.default_rng(workers)

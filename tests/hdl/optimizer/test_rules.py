@@ -55,7 +55,7 @@ def check(name, settings, generator, kind):
     settle = component.latency + lead
 
     def at(values, cycle):
-        """Delay ``values`` so that the first one arrives in the given cycle."""
+        """Pad ``values`` with zeros, so that the first value arrives in the given cycle."""
         return np.concatenate([np.zeros(cycle + lead, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
     layout = settings_layout()

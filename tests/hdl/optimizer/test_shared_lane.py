@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 COUNT = 6_000
 
-#: Interval, workers, DSP blocks and rules of each tested lane, and its number of units of each kind.
+#: For each tested lane: its interval, workers, DSP blocks and rules, and the number of its units of each kind.
 LANES = {
     "sgd": (4, 1, 4, "sgd", {"multiply": 1, "limit": 1, "add": 1}),
     "momentum": (2, 3, 1, "momentum", {"multiply": 3, "limit": 1, "add": 3}),

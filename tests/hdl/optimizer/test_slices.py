@@ -76,7 +76,7 @@ def test_joiner(lanes, slice_lanes):
         shape = -1, lanes
         assert (got["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
-            # A row takes one cycle per slice, plus one cycle.
+            # A row takes one cycle for each of its slices, plus one more cycle.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
             assert moved(trace, "i")[0][slices[0] - 1] + RowJoiner.latency == done[0]

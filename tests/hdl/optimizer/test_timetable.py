@@ -51,7 +51,8 @@ def test_plan(interval, expected):
 
 
 def test_full():
-    """The plan uses as few units as possible; an operation whose slot is taken waits for the next slot."""
+    """The plan uses as few units as possible. If an operation's slot is taken, the operation waits for the next
+    slot."""
     chain = [Operation(f"sum_{index}", "add", f"sum_{index - 1}", "x") for index in range(1, 9)]
     timetable = plan(chain, latencies=LATENCIES, interval=8)
     assert timetable.units == {"add": 1}

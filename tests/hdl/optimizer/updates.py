@@ -59,7 +59,7 @@ def compare(outputs, expected, lead, count, interval=1):
 
 
 def values(check, cases, count):
-    """Test results with usual scalars, with scalars that disable a term, and with arbitrary ones."""
+    """Test the results with usual scalars, with scalars that disable a term, and with arbitrary scalars."""
     @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
     @pytest.mark.parametrize(("name", "rule"), cases)
     def test(name, rule, kind):

@@ -10,7 +10,7 @@ from tests.hdl.ring.packets import (
 
 
 def damage(generator, beats):
-    """Damage a packet stream at one position, like a link or a faulty or malicious peer."""
+    """Damage a packet stream at one position, as a link or a faulty or malicious peer may do."""
     beats = [dict(beat) for beat in beats]
     at = generator.randrange(len(beats))
     kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])

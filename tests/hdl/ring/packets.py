@@ -14,7 +14,7 @@ from sim.payload import to_int
 PATIENCE = 20_000
 EPOCH = 5
 RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
-#: Code of a format with a table, or None if the feature of this format is missing.
+#: Code of a table format, or None if the format's feature is missing.
 TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
@@ -101,7 +101,7 @@ async def wait_for(dut, condition, what):
 
 
 class Trace:
-    """Samples some ports in every cycle, once their values have settled."""
+    """Samples some ports of a unit in every cycle, after their values have settled."""
 
     def __init__(self, dut, *names):
         self.rows = []
@@ -120,7 +120,8 @@ class Trace:
 
 
 def accepted_log(packets):
-    """Return the expected log of valid packets, without ``done``, which may precede or follow the last word."""
+    """Return the expected log of valid packets, without ``done`` entries, which may precede or follow the last
+    word."""
     log = []
     for _, payload in packets:
         log += [("accepted",), *(("word", beat["data"], beat["last"]) for beat in framed(payload))]

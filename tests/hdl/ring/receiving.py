@@ -108,7 +108,7 @@ class Receiving:
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
 
     async def recover(self):
-        """Recover from a rejection like the engine: discard words until nothing is in flight."""
+        """Recover from a rejection as the engine does: discard words until none is in transit."""
         self.dut.drain.value = 1
         await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
         self.withdraw()

@@ -22,7 +22,7 @@ from tests.present import needs
 
 needs("mx", "table")
 
-#: For each fault, as name: (words, expected header, code, detail).
+#: Faults by name, each as (words, expected header, code, detail).
 REFUSED = {
     **{
         f"wrong_{name}": (packet(dataclasses.replace(HEADER, **{name: got}), PAYLOAD), HEADER, code, detail)
@@ -77,7 +77,7 @@ REFUSED = {
     "only_header_of_one": (resealed(GOOD[:2]), HEADER, Refusal.WRONG_LENGTH, 0xFFFFFFFF),
 }
 
-CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # payload: 13.5 words, three blocks
+CODED_HEADER = dataclasses.replace(HEADER, codec=CODECS["mx9"].code, length=40)  # payload: three blocks in 13.5 words
 CODED_PAYLOAD = tuple(range(100, 114))
 CODED_REFUSED = {
     "other_codec": (packet(dataclasses.replace(CODED_HEADER, codec=CODECS["mx6"].code), CODED_PAYLOAD), CODED_HEADER,
@@ -140,7 +140,7 @@ EXTENDED_REFUSED = {
     "stomped_early": (packet(ONLY_EXTRA, range(2), stomp=True), ONLY_EXTRA, Refusal.PEER_ABORT, 4 << 16),
 }
 
-#: For each codec: table of faults, and the header and payload of an accepted packet.
+#: For each codec: a table of faulty packets, and the header and payload of a valid packet.
 REFUSALS = {"zero_value": (REFUSED, HEADER, PAYLOAD), "mx9": (CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD),
             "table32": (TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD),
             "extended": (EXTENDED_REFUSED, EXTENDED_HEADER, EXTENDED_PAYLOAD)}

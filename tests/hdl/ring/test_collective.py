@@ -91,7 +91,7 @@ class TestRefusal:
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
             ring.recover()
         elif field == "epoch":
-            # A node in a later epoch treats packets of this epoch as old.
+            # A node that is already in a later epoch treats packets of this epoch as old.
             assert set(actual) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
                                    EventStatus.EGRESS_TIMEOUT}
             ring.recover()
@@ -190,7 +190,7 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
-            # Sums are not weights, but any result in the weight memory counts as a new weight version.
+            # Sums are not weights, but writing any result to the weight memory counts as a new weight version.
             version = event.weight_version
             for number, (operation, new) in enumerate((
                     (Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),

@@ -124,7 +124,7 @@ async def follows_the_model(dut):
         if offered is None and generator.random() < p["given"]:
             offered = {"tag": generator.getrandbits(16)}
         inputs = {name: int(generator.random() < chance) for name, chance in INPUTS.items()} | {"timeout": timeout}
-        # With a short time-out, nothing moves most of the time.
+        # With a short time-out, data should rarely move.
         if timeout < 20 and model.state == "run":
             inputs |= {"moved": int(generator.random() < 0.03), "finished": 0}
         fault = {"found": int(generator.random() < 0.01), "status": generator.getrandbits(8),
@@ -247,7 +247,8 @@ def test_ends_by_reset():
 
 
 def test_plans_after_reset():
-    """Proof by induction that plans finish in time; the engine resets its planner whenever it is not planning."""
+    """Proof by induction that every plan is finished in time; the engine resets its planner whenever it is not
+    planning."""
     formal.prove(PlansAfterReset(), depth=25)
 
 
@@ -270,5 +271,5 @@ def test_cut(settable, timeout, cut, cycles):
             await ctx.tick()
 
     pysim.simulate(dut, follow)
-    # The wait starts two cycles before Run, and the wait for an ABORT starts with Abort.
+    # The node starts waiting for a word two cycles before Run, and for an ABORT when Abort begins.
     assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}

@@ -83,7 +83,8 @@ async def takes_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
-    """Each fault of a table is reported and the last payload word withheld; the next packet passes."""
+    """Each kind of fault in a packet is reported, and the packet's last payload word is withheld; the next packet is
+    accepted."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], extended=p.get("extended", False))
@@ -103,7 +104,7 @@ async def refuses(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
-    """Old packets are dropped when a command becomes active; the packet that follows them waits for its record."""
+    """When a command becomes active, old packets are dropped, and the packet after them waits for its record."""
     await start(dut)
     bench = Receiving(dut)
     old = [
@@ -125,7 +126,8 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """Packets of the previous 128 epochs are old, those of the next 127 wait; an ABORT of this epoch is rejected."""
+    """Packets of the previous 128 epochs are old, and packets of the next 127 epochs wait. An ABORT of the current
+    epoch is rejected."""
     await start(dut)
     bench = Receiving(dut)
     for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
@@ -189,7 +191,8 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """When a command becomes active, a waiting packet is dropped if its epoch is earlier, or accepted if equal."""
+    """When a command becomes active, a waiting packet is dropped if its epoch is earlier than the command's, and
+    accepted if it is the same."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
@@ -268,9 +271,9 @@ async def survives_damage(dut):
         seen.add(refusal and refusal.code)
         bench.forget()
         bench.offer_beats(beats, headers)
-        taken = min(taken + 1, len(beats))  # the depacketizer holds one more word
+        taken = min(taken + 1, len(beats))  # the depacketizer can hold one more word
         await bench.swallowed(taken)
-        # The last accepted word may still be waiting for room.
+        # There may be no room yet for the last accepted word.
         await bench.said("done", "error", "abort",
                          count=sum(each.done + each.abort_seen for each in due) + (refusal is not None))
         await cycles(dut, 4)
@@ -286,7 +289,8 @@ async def survives_damage(dut):
         await cycles(dut, 2)
         dut.clear.value = 0
 
-        # Valid payloads are complete; the beginning of a damaged payload may have been passed on, but not its end.
+        # Valid payloads are output completely. Of a damaged payload, the beginning may have been output, but not the
+        # end.
         words = bench.words()
         complete = [(beat["data"], beat["last"]) for each in due if each.complete for beat in framed(each.offered)]
         assert words[: len(complete)] == complete, message
@@ -344,7 +348,8 @@ def test_depacketizer_of_gradients(name):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_depacketizer_of_extra_words(kind):
-    """Packets with extra words are handled correctly, even with too few or too many words or with wrong CRCs."""
+    """Packets with extra words are handled correctly, and so are packets with too few or too many words or a wrong
+    CRC."""
     names = ("raw", "mx9")
     unit = Depacketizer(codecs=[CODECS[name] for name in names], extended=True)
     cases = ["takes_a_word_per_cycle"] if kind == "none" else ["refuses", "survives_damage"]
@@ -364,7 +369,8 @@ def test_refusals_agree_with_model(table):
 @pytest.mark.parametrize(("names", "extended", "longest"), [
     (("raw",), False, 1023), (("raw",), True, 1016), (("raw", "zero_value"), False, 992), (("mx9",), True, 1023)])
 def test_limit(names, extended, longest):
-    """A segment is rejected if the words of a payload, including extra words, could exceed their counter."""
+    """A segment length is rejected if a payload, including its extra words, could have more words than the word
+    counter can count."""
     codecs = [CODECS[name] for name in names]
     Depacketizer(codecs=codecs, segment=longest, extended=extended)
     with pytest.raises(ValueError, match=r"^Segment must have at most 1,023 elements and payload words, not "

@@ -13,7 +13,8 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """Specification: offered words stay, whatever ``give_up`` and ``may_start`` do; inputs stay until ``give_up``."""
+    """Specification: offered words stay, whatever the values of ``give_up`` and ``may_start``. Inputs stay until
+    ``give_up``."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))

@@ -85,7 +85,7 @@ def test_link(distance, kinds):
 
 @pytest.mark.parametrize(("distance", "hidden"), [(2, True), (3, False)])
 def test_link_rate(distance, hidden):
-    """Credits hide a delay of ``distance`` only if (segments - 1) * packet_words >= 8 + 2 * distance."""
+    """A delay of ``distance`` is hidden by credits only if (segments - 1) * packet_words >= 8 + 2 * distance."""
     check_link(distance, source="none", sink="none", hidden=hidden)
 
 
@@ -139,7 +139,7 @@ class Ends:
         return ends
 
     def send(self, payloads):
-        """Offer packets, together with their headers and the records that the receiver expects."""
+        """Offer packets, their headers, and the records that the receiver expects."""
         headers = [Header(source=1, destination=2, sequence=n, length=len(words)) for n, words in enumerate(payloads)]
         records = [{name: getattr(header, name) for name, _ in expected_layout()} for header in headers]
         return [cocotb.start_soon(source.send(beats)) for source, beats in zip(
@@ -155,8 +155,8 @@ async def carries_payloads(dut):
     beats = framed(payloads)
     ends.send(payloads)
     assert await ends.sink.receive(len(beats)) == beats
-    # Payload words enter the packetizer after the three header words have left, and each packet's last word waits for
-    # the CRC.
+    # Payload words follow the three header words into the packetizer, and the last word of each packet waits for the
+    # CRC.
     delays = [out - into for into, out in zip(entry.cycles, output.cycles, strict=True)]
     assert delays == ([HOP_LATENCY + 1] * 63 + [HOP_LATENCY + 2]) * 12
     assert output.cycles[-1] - output.cycles[0] == 12 * 68 - OVERHEAD_WORDS

@@ -26,7 +26,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts a sequence with an arbitrary number of steps."""
+    """A planner, and a sequence with an arbitrary number of steps that it starts."""
 
     def __init__(self):
         self._shape = {"elements": ELEMENTS, "segment": SEGMENT, "nodes_max": SMALL_RING}
@@ -71,7 +71,7 @@ def expected(length, size, rank, scatter, gather, both, *, block_offset, stride)
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_collective(pattern):
-    """Records follow the golden order for participants with all, some, one or no steps of a phase."""
+    """Records follow the golden order, whether a participant has all, some, one or none of the steps of a phase."""
     assert INTERLEAVED_LAG == interleaved.LAG
     unit = Unit(Bench(), name="InterleavedBench")
     generator = random.Random(3)

@@ -22,7 +22,7 @@ SEGMENTS = 3
 
 
 class Words:
-    """Model of a queue that offers each word no earlier than ``latency`` cycles after accepting it."""
+    """Model of a queue: a word is offered at least ``latency`` cycles after it has been accepted."""
 
     def __init__(self, latency):
         self._latency, self._cycle, self._words = latency, 0, deque()
@@ -140,7 +140,7 @@ def test_transmitter(temper, source, lag, enabled):
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
-        # The first word of a packet may arrive in the cycle of ``may_start`` or one cycle later.
+        # The first word of a packet may arrive in the same cycle as ``may_start``, or one cycle later.
         may_start = out["may_start"] or (before and generator.random() < 0.5)
         offers = offers or (next(willing) and (may_start or not first))
         credit = generator.random() < temper.wrong

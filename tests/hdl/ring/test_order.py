@@ -28,7 +28,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner and a sender's sequence; in a ring of one node, the sequence has a special step.
+    """A planner and a sender's sequence. In a ring of one node, the sequence has a special step.
 
     ``make`` creates the sequence's generator from its shape and further parameters; its inputs of one bit that are
     listed in ``flags`` are also inputs of the bench.
@@ -43,8 +43,8 @@ class Bench(wiring.Component):
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
-            "steps": In(2),  # whether there is a scatter phase, and whether there is a gather phase
-            "single": In(2),  # whether the scatter phase and the gather phase have a single step
+            "steps": In(2),  # for the scatter phase and the gather phase: whether there is one
+            "single": In(2),  # for the scatter phase and the gather phase: whether it has a single step
             **dict.fromkeys(flags, In(1)),
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(self._generator.o.payload.shape())),
@@ -71,7 +71,7 @@ class Bench(wiring.Component):
 
 def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, block_offset=0, stride=1,
           space=PLACES):
-    """Return the expected records according to the specified order, with addresses modulo ``space``."""
+    """Return the expected records in the specified order. Addresses are taken modulo ``space``."""
     blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
@@ -171,12 +171,13 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """In a chain, each segment takes one step, marked at both ends of the chain; a gather is marked as usual."""
+    """In a chain, each segment takes one step, which is marked at both ends of the chain. A gather is marked as in a
+    ring."""
     unit = Unit(Bench(SEGMENT, chained=True, flags=("opens", "closes")), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
         for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
-            size = 1 if steps == 0b01 else 5  # a chain moves a single block, whatever the ring size
+            size = 1 if steps == 0b01 else 5  # a chain moves only one block, whatever the ring size is
             stride, cycles = generator.randint(1, 255), 3000
             start = np.zeros(cycles, dtype=np.uint8)
             start[0] = 1
@@ -192,7 +193,8 @@ def test_chain():
 
 
 def test_late():
-    """With ``late``, a collective with one owner follows the golden order; otherwise gathers lag by one segment."""
+    """With ``late``, a collective with a single owner follows the golden order, in which gathers lag by
+    several segments; without it, gathers lag by one segment."""
     assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True, flags=("opens", "closes", "late")), name="LateBench")
     generator = random.Random(7)

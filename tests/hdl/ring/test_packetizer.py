@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Compare the packetizer with a cycle-accurate model: hdl/ring/packetizer.py."""
+"""Compare the packetizer with a cycle-accurate model of it: hdl/ring/packetizer.py."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs in a cycle: the offered header words and payload beat (None if not offered), and flags."""
+    """Inputs in one cycle: header words and payload beat, each None if not offered, and flags."""
 
     header: list | None
     extra: bool
@@ -49,7 +49,8 @@ class Model:
         self.offer, self.packets = None, []
 
     def turn(self, inputs):
-        """Return whether the packet is stomped, and the word that enters the output register, with ``last``."""
+        """Return whether the packet is stomped, and the word that enters the output register, together with its
+        ``last`` flag."""
         room = self.offer is None or inputs.ready
         stomp = inputs.give_up and bool(self.sent) and not self.aborting
         if not room or self.aborted:
@@ -107,7 +108,8 @@ def unit():
 @pytest.mark.parametrize("cleared", [0, 0.002])
 @pytest.mark.parametrize("kind", STALLS)
 def test_packetizer(kind, cleared, given_up):
-    """Complete packets, at most one stomped packet, and the ABORT packet are sent; a reset clears everything."""
+    """The packetizer sends complete packets, at most one stomped packet, and the ABORT packet; a reset clears
+    everything."""
     check(kind, cleared, given_up, draw=lambda generator: random_packets(
         generator, 6, length=generator.choice([0, 1, 5, generator.randrange(70)])))
 
@@ -121,7 +123,7 @@ def test_packetizer_of_extra_words(kind, cleared, given_up):
 
 
 def check(kind, cleared, given_up, *, draw, count=12_000):
-    """Compare the unit with the model while it repeatedly sends packets that ``draw`` returns."""
+    """Compare the unit with its model while it sends one packet after another, each drawn with ``draw``."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0

@@ -41,7 +41,7 @@ def test_wires():
     (REPLAY, ["valid", "data", "last", "kind", "check"], ["line"]),
 ])
 def test_joined(config, forward, back):
-    """Every wire reaches the wire with the same name at the other end, one register later."""
+    """Every wire is connected, through one register, to the wire with the same name at the other end."""
     signature = link_signature(config)
     source, target = signature.create(), signature.flip().create()
     m = Module()

@@ -101,7 +101,7 @@ OBSERVER = PartDescription(
 
 
 class Observed(wiring.Component):
-    """A planner with the sequencer that it starts; only the sequence of the observer part has a path."""
+    """A planner and the sequencer that it starts, in which only the sequence of the observer part has a path."""
 
     def __init__(self):
         super().__init__({
@@ -128,7 +128,8 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions receive the records they request, in order; a command ends with the instructions it awaits."""
+    """Instructions get the records that they request, in order. A command ends when the instructions that it waits
+    for have ended."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +150,8 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: On the largest ring, some blocks need nine segments, so all blocks have nine: more packets than sequence numbers.
+#: On the largest ring, some blocks need nine segments, so every block has nine. A command then has more packets than
+#: there are sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -157,7 +159,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A planner with the sequencer that it starts, which has only egress paths, as in an all-reduce."""
+    """A planner and the sequencer that it starts. The sequencer has only egress paths, as for an all-reduce."""
 
     def __init__(self):
         super().__init__({
@@ -208,8 +210,8 @@ def test_numbers_start_again():
 @pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
                                                 (255, 2), (255, 20)])
 def test_headers_of_a_command_differ(size, segments):
-    """Packets of one command on a link never share sequence number, block and segment. None is therefore mistaken for
-    another, even if ``NUMBERS`` packets are lost."""
+    """No two packets of a command on a link have the same sequence number, block and segment. A packet is therefore
+    never mistaken for another one, even if ``NUMBERS`` packets in between are lost."""
     for rank in (0, size // 2, size - 1):
         records = order(32 * size * segments, size, rank, True, True, 32)
         headers = {(number % NUMBERS, record[1], record[2]) for number, record in enumerate(records)}

@@ -35,7 +35,7 @@ def test_impossible_ring(nodes):
 
 
 def test_widths():
-    """The widths of ranks and node counts are fixed for small rings, and minimal for larger rings."""
+    """Ranks and node counts have a fixed width in small rings, and the smallest sufficient width in larger rings."""
     for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()

@@ -104,7 +104,7 @@ async def takes_each_frame_once(dut):
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 0}
-    await wire.send([9, 9], sequence=6, last=True)  # a frame before this one is missing, which is reported once
+    await wire.send([9, 9], sequence=6, last=True)  # the frame before this one is missing; the node reports this once
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 1)
     await wire.send([9], sequence=8)
@@ -128,11 +128,11 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # the buffer is full, and stays full while this arrives
+    await wire.send([99], sequence=BUFFER)  # the buffer is full before this word arrives, and stays full
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
-    header, _ = await wire.take()  # half of the buffer is free again, as the header reports
+    header, _ = await wire.take()  # the header reports that half of the buffer is free again
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
@@ -161,13 +161,13 @@ async def sends_again_what_is_not_acknowledged(dut):
     assert await frames(2) == expected[1:]
     await wire.send(acknowledged=6)
     assert await wire.take() is None
-    await wire.send(again=True, acknowledged=6)  # there is nothing to send, but the host requests a reply
+    await wire.send(again=True, acknowledged=6)  # the host has nothing to send, but requests a reply
     header, _ = await wire.take()
     assert (header["length"], header["sequence"]) == (0, 6)
-    await wire.send(again=True, acknowledged=9)  # acknowledge words that were never sent
+    await wire.send(again=True, acknowledged=9)  # acknowledge words that the node never sent
     header, _ = await wire.take()
     assert header["sequence"] == 6
-    # The node waits when its buffer of unacknowledged words is full.
+    # The node waits while its buffer of unacknowledged words is full.
     sending = cocotb.start_soon(answers.send(framed([list(range(BUFFER + 3))])))
     assert len(await frames(BUFFER // FRAME)) == BUFFER // FRAME
     assert await wire.take() is None
@@ -185,10 +185,11 @@ async def begins_anew(dut):
     fields = ("kind", "sequence", "acknowledged", "limit", "length", "reply")
     opened = (FrameKind.OPEN, 0xABCD, NODES | VERSION << 8, BUFFER, 0, 1)
     assert tuple(header[name] for name in fields) == tuple(map(int, (opened[0].value, *opened[1:])))
-    await wire.send(kind=FrameKind.OPEN.value, again=True)  # an OPEN that only requests an answer
+    await wire.send(kind=FrameKind.OPEN.value, again=True)  # an OPEN that serves only to request an answer
     header, _ = await wire.take()
     assert header["sequence"] == 0xABCD
-    # The node receives one request and part of another; the rest stays in the buffer and never reaches the node.
+    # The node receives one request and the beginning of another. The other words stay in the buffer and never reach
+    # the node.
     await wire.send([1, 2], sequence=0, last=True)
     await wire.send([3, 4, 5], sequence=2)
     assert await node.receive(3) == [*framed([[1, 2]]), {"data": 3, "last": 0}]
@@ -198,7 +199,7 @@ async def begins_anew(dut):
         ends += await node.receive(1)
     assert len(ends) <= 2
     while (taken := await wire.take(patience=50)) is not None:
-        assert taken[0]["kind"] == FrameKind.DATA.value  # this frame was sent before the OPEN
+        assert taken[0]["kind"] == FrameKind.DATA.value  # this frame had been sent before the OPEN arrived
     assert int(dut.busy.value)
     # Two responses are still outstanding; the endpoint discards them.
     await answers.send(framed([[50, 51, 52], list(range(40))]))
@@ -208,7 +209,7 @@ async def begins_anew(dut):
     assert await node.receive(1) == framed([[6]])
     await answers.send(framed([[60]]))
     header, words = await wire.take()
-    if not words:  # the first frame only acknowledges the request
+    if not words:  # the first frame is only the acknowledgement of the request
         header, words = await wire.take()
     assert (header["sequence"], header["acknowledged"], words) == (0, 1, [60])
     await wire.send(acknowledged=1)

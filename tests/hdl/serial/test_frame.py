@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """The decoder returns only frames that were sent, however the bytes are damaged."""
+    """However the bytes are damaged, the decoder returns only frames that have been sent."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]

@@ -15,7 +15,7 @@ RATES = [(4, 1), (48_000_000, 3_000_000), (50_000_000, 3_000_000), (60_000_000, 
 
 
 def edges(values, period, *, generator=None, jitter=0.0, gaps=None):
-    """Bits on the wire, each with the cycle in which it ends; gaps between bytes are given in bit times."""
+    """Return the bits on the wire and the cycles in which they end; gaps between bytes are given in bit times."""
     now, wire = 0.0, []
     for value in values:
         idle = 0 if gaps is None else next(gaps)
@@ -75,7 +75,7 @@ async def refuses_what_is_no_byte(dut):
     p = regression.parameters()
     period = p["clock"] / p["baud"]
     values, errors = await start_receiver(dut)
-    # The wire has one sample of noise, followed by a start bit that is too short.
+    # The wire has noise for one sample, followed by a start bit that is too short.
     for length in (1, int(period * 0.3)):
         await drive(dut, [(0, length), (1, length + 12 * period)])
         assert values == []

@@ -11,7 +11,8 @@ test_cycles = refused_values(DelayLine, {"shape": 8}, "cycles", [-1, 1.0, None],
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
 def test_delay(cycles):
-    """Delay lines have the right length, both with flip-flops and with memory, around the limit between them."""
+    """Delay lines have the right length, whether they use flip-flops or memory. Lengths around the limit between both
+    are tested."""
     line = DelayLine(shape=12, cycles=cycles)
     assert line.latency == cycles
     values = np.random.default_rng(cycles).integers(1 << 12, size=1000)
@@ -33,7 +34,7 @@ def test_paced(cycles):
     values = generator.integers(1 << 12, size=1000)
     step = generator.integers(2, size=1000)
     got = Unit(DelayLine(shape=12, cycles=cycles, paced=True)).run({"i": values, "step": step})["o"]
-    steps = np.cumsum(step) - step  # number of steps that precede each cycle
+    steps = np.cumsum(step) - step  # number of enabled steps before each cycle
     late = steps >= cycles
     assert late.sum() > 300
     assert (got[late] == values[step == 1][steps[late] - cycles]).all()

@@ -36,7 +36,7 @@ def _drive(generator, kind, enable=None):
 
 
 def _model(_, drawn, willing, ready):
-    """Expected packets: each packet appears exactly once at every output of its route."""
+    """Expected packets: each packet appears exactly once at each output to which it is routed."""
     kind, routes, vectors = drawn
     if kind is PacketMux:
         return Want({}, {"o": words(vectors)})
@@ -55,6 +55,6 @@ test_inputs = refused(PacketMux, {}, [({"inputs": 1}, "Input count must be an in
 def test_packets_follow_their_routes(case, pattern):
     for seed in range(1 if case[0] is Fork else 4):
         run = BENCH.check(case, kinds=pattern, seed=seed, count=60_000)
-        if pattern == "none" and case[0] is not PacketDemux:  # these have one beat per cycle
+        if pattern == "none" and case[0] is not PacketDemux:  # these units transfer one beat per cycle
             stream = "i" if case[0] is Fork else "o"
             assert run.moves(stream)[-1] == sum(map(len, run.drive.drawn[-1])) - 1

@@ -70,7 +70,7 @@ def _buffered(case):
 
 def test_segment_buffer_gives_whole_segments_only():
     for free, last, arrived, done, _, seed in _buffered((SegmentBuffer, 2, 16)):
-        # A segment's first beat is offered only once its last beat has arrived.
+        # The first beat of a segment is offered only after the segment's last beat has arrived.
         segment = np.concatenate([[0], np.cumsum(last)[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(last)]
         assert (done > completed[segment]).all(), f"seed {seed}"

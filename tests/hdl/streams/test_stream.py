@@ -112,7 +112,8 @@ test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200
 class _Order(wiring.Component):
     """Specification: a buffer never loses, repeats, reorders or invents beats.
 
-    Beat number ``watched``, a free constant, leaves unchanged. The buffer contains the beats that have arrived but
+    The beat with the number ``watched``, an arbitrary constant, leaves the buffer unchanged. The buffer contains the
+    beats that have arrived but
     not left, at most ``depth``.
     """
 

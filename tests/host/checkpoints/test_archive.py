@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands for two queues in the checkpoint of a single-queue node, in which one queue must receive all of them.
+#: Commands of two queues in the checkpoint of a node with a single queue, which must receive all of them.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -86,7 +86,7 @@ def test_every_length():
 
 
 class Watched(io.BytesIO):
-    """File that records how far it was read, and the largest number of bytes requested at once."""
+    """File that records how far it has been read and the largest number of bytes requested at once."""
 
     end = largest = 0
 

@@ -86,7 +86,7 @@ def test_an_edit_that_waits(source, target):
     assert target.programs.loaded == source.programs.loaded
     assert target.programs.staged == source.programs.staged
     expected = finish(source, (5, 6))
-    assert expected[0] == [before[1]] * 2  # the previous program would broadcast node 0's weights
+    assert expected[0] == [before[1]] * 2  # the previous program would have broadcast node 0's weights
     assert finish(target, (5, 6)) == expected
     assert [device.read_fields("PROGRAM_BANK")["bank"] for device in target.devices] == [
         1 - bank["bank"] for bank in banks]
@@ -168,7 +168,7 @@ def test_other_words(source, target, monkeypatch, bank, edited):
 
 
 def test_number(source, target):
-    """A restore compares program numbers, and whether the nodes have a program at all."""
+    """A restore checks the program numbers, and whether the nodes have a program at all."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor that proposes every kind of change while sets are running, and one that is rejected."""
+    """Assessor that proposes all kinds of changes while sets are running, one of which is rejected."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """Workers that keep all layers resident use different windows; their runs can be resumed too."""
+    """If workers keep all layers in memory, they use different windows; their runs can be resumed too."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -162,7 +162,8 @@ def test_edits_of_all_kinds(whole):
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
-    """Return a checkpoint with changed fields or regions, signed after the change; the watermark is old."""
+    """Return a checkpoint with changed fields or regions. It is signed after the change, but keeps the old
+    watermark."""
     archive = open_archive(data)
     fields = json.loads(canonical({name: value for name, value in archive.manifest.items()
                                    if name not in ("schema", "format", "regions")}))
@@ -181,7 +182,7 @@ def flipped(data, name):
 
 
 def longer(fields, regions):
-    """Move a worker's window of lists beyond the end of its activation memory."""
+    """Move a worker's window for lists beyond the end of its activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -256,7 +257,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """The error message names the node that would compute different bits or lacks a table of counts."""
+    """If a node would compute different bits, or has no table of counts, the error message names it."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])

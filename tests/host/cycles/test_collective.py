@@ -1,4 +1,4 @@
-"""The cost model matches the golden model, and the cycle model matches simulated rings."""
+"""Costs of collectives match the golden model, and modelled cycles match simulated rings."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ needs("bf16", "int16", "mx", "reproducible", "table")
 #: Names of the gradient codecs for which the model predicts cycles, as listed in an error message.
 INCLUDED = ", ".join(name for name, codec in GRADIENT_CODECS.items() if not codec.agreed)
 
-#: Reason that an error message gives for not predicting a codec that sums integers.
+#: Part of an error message: the reason for which codecs that sum integers are not predicted.
 REASON = r"\(packets also contain the exponents of other segments\): choose another one, such as raw$"
 
 POINTS = points.load()
@@ -43,7 +43,8 @@ def traffic_of(kind, form, gradients, *, segment):
 
 
 def words_of(costs):
-    """Return the number of words each rank sends per hop, as one array for scatter and one for gather."""
+    """Return two arrays with the number of words that each rank sends at each hop: one for scatter, one for
+    gather."""
     nodes = costs.nodes
     scatter, gather = (np.zeros((nodes - 1, nodes), np.int64) for _ in range(2))
     for number, hop in itertools.product(range(costs.segments), range(nodes - 1)):
@@ -77,8 +78,8 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """The number of nonzero elements in short blocks has a binomial distribution, equal at all hops; a single block
-    has the median number."""
+    """In short blocks, the number of nonzero elements has a binomial distribution, which is the same at every hop.
+    For a single block, the model uses the median number."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05

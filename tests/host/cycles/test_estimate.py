@@ -11,7 +11,8 @@ from host.driver.optimizer_settings import Settings
 from host.training.optimizers import SGD
 from tests.host.rings import open_nodes, random
 
-#: Lengths that are not in the table: three layers of 32, the deep network's last layer, and the full network.
+#: Lengths that the cost table does not contain: three layers of 32, the deep network's last layer, and the full
+#: network.
 LENGTHS = (3168 - 32, 384, 10_880)
 
 

@@ -61,7 +61,8 @@ class TestBuffer:
 
 class TestAllocator:
     def test_room(self):
-        """The room of a region is limited by the smallest memory that it uses, such as the state or master memory."""
+        """The number of elements that fit in a region is limited by the smallest memory that it uses, such as the
+        state or master memory."""
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
@@ -136,7 +137,8 @@ class TestAllocator:
 
 
 def test_two_vectors_train_in_one_memory():
-    """Two models trained alternately in one memory get the same results as separately. Sums may be queued."""
+    """Two models that are trained alternately in the same memory get the same results as separately. Sums may be
+    queued."""
     config = rings.CONFIGS["default"]
     generator = np.random.default_rng(11)
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
@@ -165,7 +167,7 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
             assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
-        # Alternately queue sums of both vectors, more than a node's queue can hold.
+        # Queue more sums than a node's queue can hold, alternating between the two vectors.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
         for vector, values in zip(vectors, gradients, strict=True):
             ring.memory.write_gradients(list(values), vector)

@@ -1,4 +1,4 @@
-"""The contract between driver and node, on every transport in conftest.py and with faulty transports."""
+"""What the host driver expects of a node, on every transport in conftest.py and with faulty transports."""
 
 
 import numpy as np
@@ -338,7 +338,7 @@ def test_link_reset_empties_the_queue(device):
     assert device.pop_event(PATIENCE).check().tag == 3
 
 
-# Tests of malformed packets. `header` is the first word of a request with tag 0x5A.
+# Tests of malformed packets. `header` returns the first word of a request with tag 0x5A.
 
 
 def header(opcode, count):
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """The write stops at the next read-only register: WEIGHT_VERSION or, if that is settable, LAST_ERROR."""
+    """A write stops at the next read-only register: WEIGHT_VERSION, or LAST_ERROR if WEIGHT_VERSION is settable."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

@@ -21,7 +21,7 @@ def check_usable(ring):
 
 
 class TestSlowLinks:
-    """A diagnosis does not count words in flight as lost, or blame the first node that times out for a slow link."""
+    """A diagnosis neither counts words in flight as lost nor blames the first node that times out for a slow link."""
 
     def fail(self, ring, simulation, length):
         ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))

@@ -59,7 +59,8 @@ class Reference(rings.Reference):
                          lanes=self.ring.formats.lanes)
 
     def check_update(self, message="", *, density=0.8):
-        """Run an update with new gradients on the ring and in the model; return the result and its traffic."""
+        """Run an update with new gradients on the ring and in the model; return the result, and the traffic in the
+        model."""
         gradients = self.gradients(density=density)
         outcome = self.ring.collectives.fused_update(len(self.master))
         traffic = self.update(gradients)
@@ -84,7 +85,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """Each operation adds the residuals left by the previous one."""
+        """Each operation adds the residuals that the previous operation left."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -165,8 +166,8 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Counters of the units match: of a block's four segments, three nodes send sums and the optimizer forms the
-    last."""
+    """Counters have the expected values. For each of a block's four segments, three nodes send sums and the optimizer
+    computes the last sum."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -196,7 +197,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words may arrive one at a time, at any interval, even if a packet holds only one block of elements."""
+        """Words may arrive one at a time and at any interval, even in a packet with only one block of elements."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -264,8 +265,8 @@ class TestResiduals:
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals that the host writes are used in the next sum, except on the owner, where only the optimizer
-        reads them."""
+        """Residuals that the host writes are added to the next sum, except for the owner's, which only the optimizer
+        reads."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)

@@ -46,7 +46,7 @@ def test_updates():
 
 
 def test_rank_that_there_is_not():
-    """A node compares every bit of ``root`` with the ring size, so a nonexistent root is rejected."""
+    """A node compares all bits of ``root`` with the ring size, so it rejects a root that does not exist."""
     with open_nodes(timeout=2000) as (ring, _):
         ring.memory.write_weights(np.ones(64, np.float32))
         for root in (NODES, NODES + 16, 255):

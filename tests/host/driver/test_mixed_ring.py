@@ -83,7 +83,7 @@ def test_host_port():
 
 
 def test_memories():
-    """Each node has the memories of its own configuration, with the numbers given there."""
+    """Each node has the memories of its own configuration, with the memory numbers of this configuration."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -158,7 +158,7 @@ def test_rule_that_some_nodes_lack():
 
 
 def ring_of(*configs):
-    """A ring without transports, which cannot send anything."""
+    """A ring of devices without transports, which cannot send anything."""
     return Ring([Device(None, config) for config in configs])
 
 

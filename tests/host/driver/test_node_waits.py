@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """If a command waits for a command on another node, its delay matches the formula for the number of hops, to
-    within two cycles more, because queues take turns at both ends."""
+    """If a command waits for a command on another node, its delay is given by the formula for the number of hops,
+    plus up to two cycles because queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -87,8 +87,8 @@ def test_passes():
 
 
 def test_counts_of_earlier_runs():
-    """A wait never counts commands of earlier runs: after a failed run, after loading other programs, and after
-    recovery of the ring."""
+    """After a failed run, after other programs are loaded, and after the ring is recovered, waits do not count
+    commands of earlier runs."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
         def check():
@@ -97,7 +97,7 @@ def test_counts_of_earlier_runs():
                 assert spans[rank, "target", 0].start >= spans[2, "source", 0].end + signal_cycles((rank - 2) % 3)
 
         check()
-        # Node 2 has finished its commands when the other nodes fail.
+        # Node 2 has already finished its commands when the other nodes fail.
         commands = [program.commands(rank, 3) for rank in range(3)]
         commands[0][1][0] = dataclasses.replace(commands[0][1][0], operation=99)
         ring.programs.load(commands)
@@ -119,8 +119,7 @@ def test_counts_of_earlier_runs():
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """Random programs reveal nodes that ignore remote waits, because the model to compare with does wait.
-    """
+    """If nodes ignore remote waits, random programs detect it, because the reference model does wait."""
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -160,7 +159,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # With run number 0 and no positions in the ring, nodes send no signals to each other.
+        # In a run with number 0 and without positions in the ring, nodes send no signals to each other.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -199,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # Every node then waits for the end of the sum, which all nodes but the delayed one start early.
+    # Every node then waits for the end of the sum. All nodes except the delayed one start the sum early.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -246,7 +245,7 @@ def test_without_control_words_it_is():
 
 
 def busy():
-    """A program where all nodes compute for a long time during a sum."""
+    """Program in which all nodes compute for a long time while a sum runs."""
     program = Program(nodes=NODES)
     program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                 fields={"duration": 10 * TIMEOUT})
@@ -262,13 +261,13 @@ def test_a_cut_link_is_named(program):
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 1 sends, but node 2 receives nothing, either from node 1 or forwarded from another node.
+        # Node 1 sends, but node 2 receives neither node 1's words nor words that node 1 forwards.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # After timing out, the node waits for another time-out for the end of its predecessor's packets.
+        # After timing out, the node waits up to another time-out until its predecessor's packets end.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

@@ -169,7 +169,7 @@ def test_masters_beside_packed_state():
 
 
 class TestNumbers:
-    """Nodes tell collectives apart by their numbers."""
+    """Nodes use the numbers of collectives to distinguish them."""
 
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
@@ -194,7 +194,7 @@ class TestNumbers:
                                             weight_base=640 * which))
                 events = [[device.pop_event(20 * rings.TIMEOUT).status for _ in range(2)] for device in ring.devices]
                 first = {event for event, _ in events}
-                # Nodes compare the lengths of collectives before their numbers.
+                # Nodes compare the lengths of collectives before they compare their numbers.
                 wrong = {EventStatus.WRONG_COLLECTIVE}
                 if lengths[0] != lengths[1]:
                     wrong.add(EventStatus.WRONG_LENGTH)
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """The driver's collective numbers wrap around, and every command of any kind gets a new number."""
+        """The driver's collective numbers wrap around, and each command, of whatever kind, gets a new number."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

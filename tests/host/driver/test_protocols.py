@@ -128,13 +128,14 @@ def ring(kind):
 
 
 def members(kind):
-    """Names and declarations of all members of a class or protocol, including inherited ones."""
+    """Map the names of all members of a class or protocol, including inherited ones, to their declarations."""
     return {name: value for base in reversed(kind.__mro__) if base.__module__.startswith("host.")
             for name, value in vars(base).items() if not name.startswith("_")}
 
 
 def parts():
-    """Map the name of each component of a ring's driver to its class; components of flat rings only are last."""
+    """Map the name of each component of a ring's driver to its class. Components that only flat rings have come
+    last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
@@ -170,7 +171,7 @@ def check_lacking(ring, lacking):
 
 
 def test_classes():
-    """Driver classes have at most three levels of inheritance, and no module uses casts."""
+    """Driver classes have at most three levels of inheritance, and no module uses type casts."""
     def levels(kind):
         return kind.__module__.startswith("host.") + max(map(levels, kind.__bases__), default=0)
 
@@ -266,7 +267,7 @@ def test_updates(kind, ring):
 
 
 def test_counters(kind, ring):
-    """Every node counts an update. A tenant's driver is not allowed to clear the counters."""
+    """The counters of every node count an update. A tenant's driver may not clear the counters."""
     if kind == "driver":
         with pytest.raises(ForeignTenantError):
             ring.counters.clear()

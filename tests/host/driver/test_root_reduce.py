@@ -41,8 +41,8 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """With a single root, weights, state, sums, words and bursts match the golden model for arbitrary lengths, roots,
-    rates and latencies."""
+    """If a single root owns all blocks, weights, state, sums, words and bursts match the golden model for arbitrary
+    lengths, roots, rates and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
         for length in (0, 1, 33, SEGMENT, 3 * SEGMENT - 1, 4 * SEGMENT, 4 * SEGMENT + 1, STATE):
@@ -138,7 +138,8 @@ def test_refused():
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits if blocks are partitioned over three nodes; with stateless SGD, any length fits.
+        # The same length fits if blocks are partitioned over three nodes. With SGD, which has no state, any length
+        # fits.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -294,6 +295,6 @@ class TestPartitioning:
             assert partitioning.gain > 0.05
             assert str(partitioning).startswith(
                 "slowest link: from rank 2, 0.50 words per cycle; groups of rank 2 alone")
-            assert choose(ring, 2048, rates, planes=1).root is None  # root lacks memory for all state
+            assert choose(ring, 2048, rates, planes=1).root is None  # the root lacks memory for the whole state
             assert choose(ring, 2048, [1] * 4).root is None
             assert str(choose(ring, 2048, [1] * 4)).endswith("groups in turn")

@@ -72,7 +72,8 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or NaN becomes NaN on all nodes, including its owner; master weights do not."""
+        """If a block contains an infinity or NaN, all its weights become NaN on all nodes, including the owner; its
+        master weights do not."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45

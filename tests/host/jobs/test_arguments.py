@@ -38,7 +38,7 @@ class AskedError(Exception):
 
 
 class Nodes:
-    """Stub of nodes that accept any buffer and do nothing."""
+    """Stub of nodes that accepts any buffer and does nothing."""
 
     nodes, formats = 2, Formats([gradring.NodeConfig()])
     memory = property(lambda self: self)
@@ -106,7 +106,7 @@ VALUES = [
     np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
     TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
 
-#: Parameters that accept many of the values above.
+#: Parameters that accept many of the invalid values above.
 FREE = {"announce", "say"}
 
 
@@ -120,7 +120,8 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "parameter"), [*parameters()])
 def test_wrong_values(name, parameter, opening):
-    """Every parameter rejects wrong values with one line that has its name, the expected kind, and the value."""
+    """If a parameter has a wrong value, it is rejected with one line that gives the parameter, the expected kind, and
+    the value."""
     refused = 0
     for value in VALUES:
         opening.events.clear()
@@ -134,7 +135,7 @@ def test_wrong_values(name, parameter, opening):
         except AskedError:
             pass  # value was valid
     assert refused >= (3 if parameter in FREE else 15)
-    # A plain object is never accepted.
+    # A plain object is never a valid argument.
     with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
         CALLS[name](**{parameter: object()})
 
@@ -145,7 +146,7 @@ def test_all_walked():
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
     functions = {name for name in gradring.__all__ if inspect.isfunction(getattr(gradring, name))}
-    assert functions == {"node_for", "open_session", "simulate", "train"}  # ``train`` checks its own
+    assert functions == {"node_for", "open_session", "simulate", "train"}  # ``train`` checks its own arguments
     assert functions - {"train"} | {"Job", "SGD", "Adam", "AdamW"} <= CALLS.keys()
 
 
@@ -183,7 +184,8 @@ def test_numpy(options, opening):
 
 
 def test_closing(opening, monkeypatch):
-    """A job is closed at the end of its block, by close(), or when unreferenced; closing it twice has no effect."""
+    """A job is closed at the end of its block, by close(), or when nothing refers to it. Closing it twice has no
+    effect."""
     with job() as made:
         assert opening.events[1:] == ["open"]
     assert opening.events[1:] == ["open", "closed"]
@@ -245,7 +247,7 @@ def test_moments_that_stay(opening):
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # In a launched script, jobs do not issue a warning, but report the factor once.
+    # In a launched script, jobs report the factor once instead of issuing a warning.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
@@ -274,7 +276,8 @@ def test_kinds():
 
 
 def test_checked_together():
-    """Arguments are checked together with the defaults of omitted ones; errors from Python itself do not change."""
+    """Arguments are checked together with the defaults of omitted arguments. Errors that Python itself raises are
+    unchanged."""
     seen = []
 
     @checked(lambda **options: seen.append(options), count=Integer(1))

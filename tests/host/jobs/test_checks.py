@@ -48,7 +48,7 @@ def test_groups():
     assert groups_of([32, 1, 33]) == [slice(0, 32), slice(32, 33), slice(64, 97)]
     assert check_job(NodeConfig(), [40_000], nodes=2) == 16_384
     assert check_job(NodeConfig(), [40_000], nodes=2, part=64) == 64
-    # For updates, each node's share of a part is a multiple of 32.
+    # In an update, each node's share of a part is a multiple of 32 elements.
     assert check_job(NodeConfig(), [40_000], nodes=3) == 16_384
     assert check_job(NodeConfig(), [40_000], nodes=3, optimizers=[Adam()]) == 16_320
     assert check_job(NodeConfig(), [16_384], nodes=3, optimizers=[Adam()]) == 16_384

@@ -58,8 +58,8 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """Sums in parts equal the sums of the whole vector, whether the job or the caller splits it; figures are added
-    up."""
+    """Sums in parts equal the sums of the whole vector, whether the job or the caller splits it. The figures of the
+    parts are added up."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000) as whole, simulate(nodes=3, length=1000, part=416) as job:
         expected, _ = whole.all_reduce(values)
@@ -74,7 +74,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize("optimizer", [None, Adam(0.01)])
 def test_sum_longer_than_the_job(optimizer):
-    """A vector longer than a job's own vector, of any length, has the same sums as in a job of its length."""
+    """If a vector is longer than the job's own vector, the sums are the same as in a job of the vector's length."""
     values = gradients(3, 3, 100)
     options = {"nodes": 3, "transport": TransportName.GOLDEN, "gradients": "raw"}
     with simulate(length=100, **options) as job:
@@ -88,7 +88,7 @@ def test_sum_longer_than_the_job(optimizer):
 
 @pytest.mark.parametrize(("nodes", "gradient_codec"), [(2, "zero_value"), (3, "mx9"), (5, "raw")])
 def test_any_cut(nodes, gradient_codec):
-    """Sums, weights, state and residuals do not depend on the length of parts, in any bit."""
+    """No bit of the sums, weights, state and residuals depends on the length of parts."""
     length, results = 1_700, []
     values = [gradients(60 + step, nodes, length) for step in range(2)]
     options = {"nodes": nodes, "length": length, "gradients": gradient_codec, "transport": TransportName.GOLDEN}
@@ -205,7 +205,7 @@ def test_density():
         assert 0.5 * density < job.figures.density < 1.5 * density
         assert job.figures.sparsify_cycles > 0
         errors = job.state()["contents"]["errors"].sum(axis=0)
-        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # errors hold unsent values
+        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # errors hold the values not yet sent
         _whole, figures = job.all_reduce(values)
         assert figures.density > 0.7
         assert figures.sparsify_cycles == 0
@@ -295,7 +295,8 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """If a job's optimizer is replaced, as by a learning rate schedule, only the scalar settings of a step change."""
+    """If a job's optimizer is replaced, as a learning rate schedule does, only the scalar settings of a step
+    change."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

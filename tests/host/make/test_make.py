@@ -45,7 +45,7 @@ def tree(tmp_path):
     for name in ("python", "gradring", "ruff", "mypy"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for name in ("base", *EXTRAS):  # base comes first, so that no extra is older
+    for name in ("base", *EXTRAS):  # base comes first, so that all extras are newer
         (tmp_path / f".venv/.{name}").touch()
     (tmp_path / "build").mkdir()
     return tmp_path
@@ -110,7 +110,7 @@ def test_nothing_passes_a_shell(tree):
                                    ["-k", "-j2", "NODES=8"], ["NODES=8", "CHECK="], ["A=8", "NODES=$(A)"]])
 def test_assignments(tree, words):
     code, lines, ran, errors = make(tree, "sim", *words)
-    if words[0] == "A=8":  # A is a variable of make itself
+    if words[0] == "A=8":  # A is also a variable of make itself
         assert (code, ran) == (2, [])
     else:
         assert (code, lines, ran[0][1], errors) == (0, [".venv/bin/gradring train --nodes 8"],
@@ -118,7 +118,7 @@ def test_assignments(tree, words):
 
 
 def test_environment(tree):
-    """Environment variables do not set options, and if a command runs make, that make inherits no variables."""
+    """Environment variables do not set options. If a command runs make, it passes no variables to make."""
     _, _, ran, _ = make(tree, "sim", "STEPS=3", environment={"NODES": "8", "RESUME": "1"}.items())
     assert ran[0][1] == ["train", "--steps", "3"]
     assert ran[0][2]["NODES"] == "8"
@@ -144,7 +144,8 @@ def test_modes_of_make(tree):
 
 
 def test_two_goals(tree):
-    """Each variable is passed to only one of two goals, and all variables are checked before the first goal runs."""
+    """With two goals, each one gets the variables that it uses, and all variables are checked before the first goal
+    runs."""
     _, lines, _, _ = make(tree, "-s", "sim", "wave", "NODES=8", "STEPS=2")
     assert lines == []
     _, lines, _, _ = make(tree, "sim", "wave", "NODES=8", "STEPS=2")
@@ -195,7 +196,7 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """Signals that Python ignores, such as SIGPIPE, have their default effect in commands of make."""
+    """Commands of make get the default behaviour of signals that Python ignores, such as SIGPIPE."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)

@@ -15,7 +15,7 @@ from host.make.targets import OFF, check_known, find_target, manual, overview, t
 ROOT = Path(__file__).parents[3]
 #: Beginning of the error message about an unknown variable.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Part of the error message about an unknown target, which contains the number of targets.
+#: Part of the error message about an unknown target. The message contains the number of targets.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
 #: All targets, and all modes of targets that have several.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
@@ -32,7 +32,8 @@ def call(monkeypatch, capsys, target, *, letters="n", **variables):
 
 @pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """A variable adds words to its target's command; with the value 0, no or false, in any case, it adds none."""
+    """A variable adds words to the command of its target. With the value 0, no or false, in upper or lower case, it
+    adds none."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -78,7 +79,7 @@ def test_all_options_are_variables():
                 variable.option for variable in target.variables.values()}, target.name
     assert len(targets()["sim"].variables) > 60
     assert all(variable.section for variable in targets()["sim"].variables.values())
-    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # used by make or the shell
+    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # names used by make or the shell
     assert not {name for target in CHOSEN for name in target.variables} & reserved
 
 
@@ -146,7 +147,7 @@ def test_commands(monkeypatch, capsys, target, variables, command):
 
 
 def test_extras():
-    """Variables use only extras that pyproject.toml defines, and only some targets need the extras of TORCH."""
+    """Variables need only extras that pyproject.toml defines, and only some targets need the extras for PyTorch."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     known = set(project["optional-dependencies"])
     for target in CHOSEN:

@@ -58,8 +58,8 @@ class Job(Site):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One failure: a party that is killed before a step or some seconds into it, or the number of a message that is
-    lost, or neither."""
+    """One failure: a party is killed before a step or some seconds into it, or the message with this number is lost.
+    A case may also be without a failure."""
 
     victim: str = ""
     step: Step | None = None
@@ -77,7 +77,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: A few cases that together contain each step once and each party twice.
+#: A few cases that together include each step once and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -138,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Decides for each message, in order, whether it is lost; at most one message is."""
+    """Decides for each message, in order, whether to lose it. At most one message is lost."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -230,8 +230,8 @@ def check(case, result, expected):
     assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
     assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
-        # From LOAD on, no party needs the source, so its death has no effect. A commit does not need the target
-        # either, because the checkpoint is stored on the target's disk.
+        # From LOAD on, no party needs the source, so it may be killed without any effect. A commit does not need the
+        # target either, because the checkpoint is stored on the target's disk.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
         assert result["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), result

@@ -44,7 +44,8 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """Check that only the site that the ledger names runs, with the results of a run that never migrated."""
+    """Check that only the site named by the ledger runs, and that its results are those of a run that never
+    migrated."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -58,7 +59,8 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """If one party loses its process and its fabric before a step, the ledger decides how the other party settles."""
+    """If one party loses its process and its fabric before a step, the ledger decides which party owns the job when
+    the other party settles."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
@@ -70,7 +72,7 @@ def test_killed(tmp_path, expected, step, victim):
             raise MigrationError(f"{victim} lost")
 
     refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
-    assert settle(ledger, [here, there]) is owner  # any party may settle, even twice
+    assert settle(ledger, [here, there]) is owner  # any party may settle the ownership, even twice
     check(here, there, owner, expected, ledger)
 
 
@@ -138,7 +140,7 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
 
 
 def moved_twice(folder):
-    """Migrate a job to another site after step 1 and back after step 2; also return both checkpoints."""
+    """Migrate a job to another site after step 1 and back after step 2. Also return the two checkpoints."""
     here, there, ledger = begun(folder)
     kept = []
     for source, target in ((here, there), (there, here)):
@@ -177,8 +179,8 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed still holds its earlier run. That run does not continue after the job has
-    moved back, even if the start message was lost."""
+    """A source that was never scrubbed still holds its earlier run. After the job has moved back, this earlier run
+    does not continue, even if the message that starts the job was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)
     advance(here, 1)

@@ -15,7 +15,7 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions that calls to the parties use. If one of them fails, a call is left partly done.
+#: Functions used by calls to the parties of a migration. If one of them fails, the call is left partly done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
@@ -88,13 +88,13 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """Check that only the owner that the ledger names runs, and that its results are bit-identical."""
+    """Check that only the owner named by the ledger runs, and that its results are bit-identical."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls that a migration makes, in order; a test compares this list with the calls that are really made.
+#: Calls that a migration makes, in order. A test compares this list with the calls that are actually made.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
@@ -108,7 +108,7 @@ def test_calls(tmp_path, rings):
                          ids=["disk", "disk, when it is done", "memory"])
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
-    """If any call to any party fails, before or after doing its work, exactly one owner runs the job."""
+    """If any call to any party fails, either before or after it has done its work, exactly one owner runs the job."""
     here, there, ledger = begun(tmp_path, rings)
     party = {"here": here, "there": there, "ledger": ledger}[call[0]]
     failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
@@ -129,11 +129,11 @@ def test_within_steps(tmp_path, rings, expected, part, fault, forever):
     with pytest.MonkeyPatch.context() as patch:
         failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
         patch.setattr(module, name, failing)
-        # If scrubbing fails, the source loses its fabric; the job has already moved, so no error is raised.
+        # If scrubbing fails, the source loses its fabric, but no error is raised because the job has already moved.
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed
-    if not any(site.running for site in (here, there)):  # the target lacked memory to start
+    if not any(site.running for site in (here, there)):  # the target did not have enough memory to start the job
         assert (name, forever) == ("make_trainer", True)
         settle(ledger, [here, there])
     check(here, there, ledger, expected, part)

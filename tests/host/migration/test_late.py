@@ -18,7 +18,8 @@ CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9,
 
 
 def train(nodes):
-    """Train in blocks of three updates, each block on a new ring with the next entry of ``nodes`` as its threads."""
+    """Train in blocks of three updates. Each block uses a new ring, simulated with the number of threads that is next
+    in ``nodes``."""
     state = data = None
     pending = []
     for threads in nodes:

@@ -45,7 +45,7 @@ def test_same_bits(tmp_path, optimizer, nodes):
         assert ledger.read() == Entry("here", 4)
         *bits, versions = result(source)
         assert bits == list(expected[:3])
-        # The update count has moved with the job: it counts 24 steps plus the distribution of initial weights.
+        # The update count moved with the job. It counts 24 steps and the distribution of initial weights.
         assert versions == [25] * nodes
     finally:
         here.close()

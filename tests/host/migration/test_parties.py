@@ -123,7 +123,7 @@ def test_other_bytes(served, kind):
 
 
 def test_random_calls(served):
-    """Any message or value from a tenant that has the key leads to a result or an error."""
+    """Whatever messages and values a tenant with the key sends, each of them leads to a result or an error."""
     _, address = served
     generator = random.Random(9)
     for _ in range(100):

@@ -13,7 +13,8 @@ def slope(function, vector, direction, step=1e-6):
 
 
 def away_from_zero(values):
-    """Move values near the kink of a ReLU away from it by more than the step of finite differences."""
+    """Replace inputs near zero, where a ReLU has its kink, with a value larger than the step of finite
+    differences."""
     return np.where(np.abs(values) < 1e-3, 1e-3, values)
 
 

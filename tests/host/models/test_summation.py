@@ -1,4 +1,4 @@
-"""Binary32 layers add in the golden order, bit for bit, in forward and backward passes."""
+"""Forward and backward passes of binary32 layers are bit-identical to golden additions in the specified order."""
 
 import numpy as np
 import pytest

@@ -99,7 +99,7 @@ class TestBatch:
 
 class TestBigram:
     def test_by_hand(self):
-        # The sequences contain the pair ab twice, ac once and ba once.
+        # In these sequences, the pair ab occurs twice, ac once and ba once.
         bigram = Bigram(sequences("aba", "ab", "ac"), smoothing=0.5)
         probabilities = np.exp(bigram.logarithms)
         a, b, c, d = encode("abcd")

@@ -243,7 +243,8 @@ class TestTraining:
 
 
 def test_order_of_losses():
-    """The loss of a batch is the sum of its sequences' losses in order, rounded after each addition."""
+    """The loss of a batch is the sum of the losses of its sequences, added in order and rounded after each
+    addition."""
     model, generator = Transformer(TransformerConfig()), np.random.default_rng(4)
     model.initialize(4)
     sequences = [generator.integers(0, 64, length + 1) for length in (16, 3, 9, 16, 1)]

@@ -31,7 +31,7 @@ class SimulatedJobs:
 
 @contextlib.contextmanager
 def standing_in(monkeypatch, node, *factors, **options):
-    """Open a client of a simulated ring that has the given options and one node per factor."""
+    """Open a client of a simulated ring with the given options. The ring has one node per factor."""
     def simulated(*, gradients, weights, **options):
         return simulate(node=node, **options)
 

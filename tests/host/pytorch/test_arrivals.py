@@ -29,7 +29,8 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Check processes with the given exit codes twice; return printed lines, and the reasons for ending the run."""
+    """Check processes with the given exit codes two times; return the printed lines and the reasons for ending the
+    run."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]

@@ -43,8 +43,8 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """The ring replaces a backend that a script names, even if the script's modules have names of this
-    repository's."""
+    """If a script names another backend, the ring replaces it, even if the script has modules with the same names as
+    this repository's packages."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -15,7 +15,7 @@ from tests.host.rings import CONFIGS
 from tests.present import needs
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -68,7 +68,7 @@ def gradients(model):
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_buckets(group, monkeypatch, keeps):
-    """Averages have the same bits for all bucket sizes: the bits of one vector in which each parameter begins a
+    """Averages do not depend on bucket sizes: they have the bits of one long vector in which each parameter begins a
     group."""
     if keeps:
         needs("mx")
@@ -116,8 +116,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """While an optimizer on the nodes owns parameters, their gradients stay local. Before and after that, gradients
-    are summed, in this test over two equal ranks."""
+    """While an optimizer on the nodes owns a parameter, the parameter's gradient stays local. Before and after that,
+    the gradient is summed; in this test, over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 

@@ -30,7 +30,7 @@ def test_tutorial(tmp_path):
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # each is a sum of four float32 numbers below 1, added in a different order
+    # each loss is a sum of four float32 numbers below 1, but the order of additions differs
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # by now, ranks are in a sum that takes at least half a second
+        time.sleep(0.3)  # by now, the ranks are computing a sum, which takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -144,8 +144,8 @@ def test_what_is_true_at_each_pass(tmp_path):
     # In three of four steps, the output weight has the gradient 1 * 2 r + 2 * 2, and the learning rate is 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
-    # Even ranks run one local pass and odd ranks two; all ranks skip the middle step. With a momentum of 0.5, steps
-    # are 1 and 1.5 times the mean, and after a reset once more 1 times the mean.
+    # Even ranks run one local pass, and odd ranks run two; all ranks skip the middle step. With a momentum of 0.5,
+    # the first two steps are 1 and 1.5 times the mean, and the step after a reset is 1 times the mean.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
     # Two of the five steps are skipped, each of which halves the scale.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4

@@ -14,14 +14,14 @@ from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 from host.pytorch import optimizers as module  # noqa: E402
 from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: For each case: the optimizer, its arguments, which torch.optim accepts too, and the equivalent for a job.
+#: For each case: the optimizer, its arguments (also valid for torch.optim), and the equivalent optimizer of a job.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,7 +39,8 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """Client of two ranks with zero times and twice this process's gradients, so that their mean is exact."""
+    """Client of a ring with two ranks: the gradients of one are zero, and those of the other are twice this
+    process's, so the mean is exact."""
     with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
         monkeypatch.setattr(module, "client", lambda: client)
         yield client
@@ -93,7 +94,7 @@ def test_steps(ring, case):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """All arguments of PyTorch's optimizers are known, with the same defaults."""
+    """These optimizers have all arguments of PyTorch's, with the same defaults, and only ``clip`` in addition."""
     own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name

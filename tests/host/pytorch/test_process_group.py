@@ -44,7 +44,7 @@ def test_numbers(monkeypatch):
 
 
 def test_sums_over_gloo(monkeypatch):
-    """Collectives over gloo are counted with a flag, which is set only if they add floating-point numbers."""
+    """A collective over gloo sets a flag in the counts only if it adds floating-point numbers."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
     group = process_group.create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))

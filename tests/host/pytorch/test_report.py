@@ -39,8 +39,8 @@ def report_of(*, gloo=None, backends=("gradring",), sums=1, nonfinite=(), unequa
     ({"gloo": {"allreduce": (3, 24, 0), "reduce_scatter": (2, 16, 1)}}, 0),
     ({"backends": ("gradring", "gloo")}, 4), ({"backends": ("gradring", "mpi")}, 0), ({"sums": 0}, 0)])
 def test_levels(tmp_path, options, count):
-    """The report names levels only if all floating-point sums went over the ring; otherwise, its page gives the
-    reason."""
+    """A report names levels of reproducibility only if all floating-point sums went over the ring; otherwise, its
+    page gives the reason."""
     needs("reproducible", what="A format of integers")
     report = report_of(**{"gradients": "sum32", **options})
     assert report["levels"] == ALL[:count]
@@ -75,7 +75,7 @@ def test_unequal_weights(tmp_path):
 
 
 def test_norms(tmp_path):
-    """Ranks are named if the norms of their gradients are far above the median of three or more ranks."""
+    """If three or more ranks report norms, ranks with norms far above the median are named."""
     norms = [(1.0, 2.0, 3.0), (1.0, 20.0, 2.0), (0.0, None, 5.0), (3.0, 40.0, 2.0), (1e-9, 1e-9, 2e-8),
              (1.0, None, None)]
     report = report_of(norms=norms)

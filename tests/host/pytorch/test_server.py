@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from host.driver.diagnosis import RingError
-from host.pytorch.client import RingClient, client
+from host.pytorch.client import RingClient, launcher
 from host.pytorch.messages import ADDRESS, MESSAGES, AllReduce, Answer, Buffers, Failed, Hello, Leave, Open, Save
 from host.pytorch.server import Patience
 from host.sockets.connections import Client
@@ -121,7 +121,8 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank with an error of its own is named as the cause of all errors, even of earlier ones."""
+    """If several ranks fail, the first rank with an error of its own is named as the cause, even of errors reported
+    earlier."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -172,7 +173,7 @@ def test_patience():
 def test_client(monkeypatch, tmp_path):
     monkeypatch.delenv(ADDRESS, raising=False)
     with pytest.raises(RingError, match=r"^Script must be started by the launcher to have a ring: gradring launch "):
-        client()
+        launcher()
     with serving(tmp_path, Sums(), ranks=1, join=False):
         alone = RingClient(str(tmp_path / "ring"))
         with pytest.raises(RingError, match=r"^Rank must join by init_process_group\(\) before it can ask"):
@@ -189,7 +190,7 @@ def test_short_timeout_of_a_group(tmp_path):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
         begun = time.monotonic()
         text = same_error(ranks.ask(ones(), None, None))
-        assert time.monotonic() - begun < 10  # less than the ring's timeout of 40
+        assert time.monotonic() - begun < 10  # shorter than the ring's timeout of 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
         assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
@@ -217,7 +218,7 @@ class Broken:
 
 
 def test_fault_of_the_launcher(tmp_path):
-    """All ranks get an unexpected error of the server, which continues to answer."""
+    """An unexpected error in the server is reported to all ranks, and the server continues to answer."""
     with serving(tmp_path, Broken(), ranks=RANKS) as ranks:
         with pytest.raises(RingError, match=r"^Values of a message must be of the kinds that it can have, not set$"):
             ranks.clients[0].ask(Save(job=0))
@@ -277,8 +278,8 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks that a signal has stopped are reported even if no rank waits for them, and in the end, so does the
-    run."""
+    """Ranks stopped by a signal are reported even if no other rank waits for them. If they stay stopped, the run
+    ends."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

@@ -125,7 +125,7 @@ def test_packets_with_a_codebook():
 
 
 def sums_of(operation):
-    """Packets that the ranks send in a collective that sums integers, with their phases."""
+    """Packets sent by the ranks, with their phases, in a collective that sums integers."""
     needs("reproducible")
     from sim.golden.features.reproducible.packet import collective_packets
 
@@ -151,7 +151,7 @@ def test_sums_of_integers():
         assert roles == [f"{name}{index}" for index in range(len(seen.payload))]
         assert describe(seen).endswith("right    integers, not decoded" if seen.integers else "right    ")
         shown.add((name, len(roles)))
-    # There are 32 or 8 integers, with or without words of exponents and a checksum.
+    # Payloads have 32 or 8 integers, with or without words for exponents and a checksum.
     assert shown == {("exponents", 0), ("exponents", 1), *(("payload", count) for count in (16, 17, 18, 4, 5))}
 
 

@@ -28,7 +28,8 @@ WIDTHS = (390, 1280)
 #: Number of pictures on each page. Each picture is in a panel; on a narrow page, panels are stacked.
 PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
-#: Page that shows all report pages in frames of every width, and reports the contents of each frame and if they fit.
+#: Page that shows all report pages in frames of every width, and reports the contents of each frame and whether they
+#: fit.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
@@ -143,7 +144,7 @@ def test_panels_on_a_phone(shown):
 
 @pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text", "changing"])
 def test_figures_of_training(shown, folders, name):
-    """The page shows the figures from report.json."""
+    """The page shows the same figures as report.json."""
     result = json.loads((folders[name] / "report.json").read_text())
     for view in shown[name]:
         figures = view["tables"]["Figures"]
@@ -166,7 +167,8 @@ def test_figures_of_training(shown, folders, name):
 
 
 def test_changes(shown):
-    """The page lists the rings that were used between changes, and the events of each interval."""
+    """The page has a row for each interval between changes, with the rings that were used and the events of the
+    interval."""
     for view in shown["changing"]:
         header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
@@ -199,7 +201,7 @@ def test_figures_of_a_sweep(shown, folders):
 
 
 def test_faults_are_found(folders, tmp_path):
-    """The checks of this file detect pages that are too wide, external resources and invalid pictures."""
+    """These checks detect pages that are too wide, external resources and invalid pictures."""
     chromium.needed()
     good = (folders["plain"] / "report.html").read_text()
     pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),

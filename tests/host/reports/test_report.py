@@ -101,7 +101,8 @@ def change(step, requests, nodes, left=(), joined=(), shape="flat"):
 
 
 def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
-    """Report of a run on 4, 1, 3 and again 4 nodes, on faulty links with replay."""
+    """Report of a run on faulty links with replay. The number of nodes changes from 4 to 1, then to 3, and back to
+    4."""
     trained = training(**changes)
     trained.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
                        change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),

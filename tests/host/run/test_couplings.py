@@ -16,7 +16,8 @@ SEED = 20
 
 
 def tries(coupling):
-    """Yield run descriptions with a coupling's option and each value of the option on which it depends."""
+    """For a coupling, yield run descriptions that set its option together with each value of the option on which it
+    depends."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -45,7 +46,7 @@ def test_each(coupling):
 
 
 def test_values_of_missing_features():
-    """A coupling that only excludes values of missing features allows every run."""
+    """If all values that a coupling excludes belong to missing features, the coupling allows every run."""
     coupling = Coupling("ring.topology", "formats.gradients", Except(()), "no value is excluded")
     assert coupling.condition == "any run"
     spec = RunSpec().replace({"ring.topology": "2x4"})
@@ -53,7 +54,7 @@ def test_values_of_missing_features():
 
 
 def test_number():
-    """The number of couplings is fixed in this test, so that adding one is a deliberate change."""
+    """This test fixes the number of couplings, so that adding one is a deliberate change."""
     assert len(COUPLINGS) == 78
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 

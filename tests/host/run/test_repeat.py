@@ -1,4 +1,4 @@
-"""Runs that are described by a file, and reports from which a run is repeated."""
+"""Runs described by a file, and runs repeated from the report of an earlier run."""
 
 import copy
 import json

@@ -71,8 +71,8 @@ def test_pieces(server, connect):
 
 
 def test_first_message_alone(server, connect):
-    """Messages from a peer that is not admitted yet are read one at a time, and not after its connection was
-    closed."""
+    """If a peer is not admitted yet, its messages are read one at a time. After its connection is closed, no more
+    messages are read."""
     connect(LISTEN * 3)
     (peer, _), = polled(server, until=Listen)
     assert [message for _, message in server.poll(0)] == [Listen()]
@@ -97,7 +97,7 @@ def test_unknown(server, connect, data, reason):
 
 
 def test_many(server, connect):
-    """If there are too many peers that are not admitted, the oldest are closed."""
+    """If too many peers have not been admitted yet, the connections of the oldest ones are closed."""
     connections = [connect() for _ in range(5)]
     events = polled(server, 0.1)
     assert [end.reason for _, end in events] == ["must send its first message before others come"] * 2
@@ -138,7 +138,7 @@ def test_unread_answer(server, connect):
     assert time.monotonic() - begun < 5
     assert quick.recv(1000) == MESSAGES.encode(Answer(well=True))
     assert polled(server, until=Ended) == [(peer, Ended("must read its answer within 0.3 seconds"))]
-    peer.send(Answer(well=True))  # has no effect, as the peer is closed
+    peer.send(Answer(well=True))  # no effect, because the peer has been closed
     other.send(Answer(well=True))
     assert quick.recv(1000)
 

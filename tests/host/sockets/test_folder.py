@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """An empty temporary folder for one test, which is the only choice for socket folders."""
+    """An empty temporary folder for one test. Socket folders cannot be created anywhere else."""
     folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, because paths of sockets contain it
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())

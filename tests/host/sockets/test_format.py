@@ -22,7 +22,7 @@ from tests.refusals import refuses
 
 
 def bits(value):
-    """Convert a value to a form that is equal to another only if all bits and types are."""
+    """Convert a value to a form that equals another value's only if all bits and types are equal."""
     if isinstance(value, float):
         return "float", struct.pack(">d", value)
     if isinstance(value, np.ndarray):

@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Resume from each checkpoint except the last; return by how many cycles each resumed run differs in total."""
+    """Resume from each checkpoint except the last one; return each resumed run's difference in total cycles."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):

@@ -165,7 +165,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment and send a signal in the given step, where steps of all runs are counted."""
+    """Run the experiment, and send a signal in the given step. Steps are counted over all runs."""
     signals, done = Signals(), []
 
     def step(training):
@@ -233,7 +233,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """If a finalizer loses the exception of the first signal, the second signal still ends the step."""
+        """If a finalizer swallows the exception of the first signal, the second signal still ends the step."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -248,7 +248,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step is interrupted if it takes longer than the grace period, but not if it completes within it."""
+        """A step is interrupted if it runs longer than the grace period, but not if it ends within this period."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -85,15 +85,15 @@ def test_later_thresholds_follow(dropped, factor):
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     threshold.choose(gradients)
     threshold.observe(dropped)
-    # Gradients of later steps have no influence.
+    # Gradients of later steps do not affect the choice.
     chosen = threshold.choose(100 * gradients)
     assert chosen == float(np.float32(chosen))
     assert chosen == pytest.approx(7 * factor, rel=1e-6)
 
 
 def test_too_much_is_made_up_for():
-    """The first of 100 steps keeps all eight elements instead of two, so 24 whole vectors may follow instead of
-    24.75."""
+    """The first of 100 steps keeps all eight elements instead of two. To make up for this, the remaining steps may
+    keep a total of 24 vectors instead of 24.75."""
     threshold = _constant()
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     chosen = []
@@ -116,7 +116,8 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Target densities stay above zero even if every step keeps all elements, and exist even after the last step."""
+    """Target densities stay above zero even if every step keeps all elements, and are defined even after the last
+    step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -126,8 +127,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Even if too few or too many elements are kept for a long time, a threshold becomes neither infinite nor zero,
-    from which it could not recover."""
+    """Even if too few or too many elements are sent for a long time, the threshold becomes neither infinite nor zero,
+    because it could not recover from these values."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -145,8 +146,8 @@ def test_dropped(dropped):
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_density_is_reached(scale):
-    """The mean density is reached even if gradients change in scale, so that the first ones do not predict later
-    ones."""
+    """The mean density is reached even if the scale of gradients changes so much that early gradients do not predict
+    later ones."""
     generator = np.random.default_rng(1)
     steps, densities = 300, []
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
@@ -237,7 +238,8 @@ def test_nodes_leave_and_come(before, after):
 
 
 def test_no_end():
-    """If the length of a run is unknown, targets are not corrected, and a successor inherits only the threshold."""
+    """If the length of a run is unknown, target densities are not corrected, and only the threshold is passed on to
+    the successor."""
     first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
     first.choose([np.ones(10, np.float32)])
     second.succeed(first.state())

@@ -70,7 +70,7 @@ class TestText:
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
         for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
-            assert step.mask_cycles is None  # golden nodes do not model them
+            assert step.mask_cycles is None  # golden nodes do not model these cycles
             lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):

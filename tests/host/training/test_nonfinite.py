@@ -60,7 +60,8 @@ def test_transformer(lines, layer, name, indices):
 
 
 def test_several_elements():
-    """The message names the first node and its first non-finite element, and how many such elements it has."""
+    """The message gives the first node, the node's first non-finite element, and the number of such elements on the
+    node."""
     gradients = np.zeros((3, 40), np.float32)
     gradients[2, 4], gradients[1, 35], gradients[1, 20:22] = np.inf, np.nan, -np.inf
     assert first_nonfinite(gradients, (5, 0, 7), lambda index: ("a", "b", (index, 1))) == (

@@ -114,7 +114,8 @@ class TestSettings:
 
 class TestRegisters:
     def test_names(self):
-        """Every setting of the optimizer has a register, and all other floating-point registers belong to masks."""
+        """Every setting of the optimizer has a register, and all other registers with floating-point values are for
+        masks."""
         floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
         floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
         assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}

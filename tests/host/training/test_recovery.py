@@ -183,7 +183,7 @@ class TestFaults:
 
 
 class Failing:
-    """Make some calls of a method, counted from 1, fail after they have done their work."""
+    """Makes some calls of a method fail after they have done their work. Calls are numbered from 1."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -248,7 +248,7 @@ class TestTries:
 
 
 def test_masks(lines):
-    """MASK commands fail in a step, in a measurement, or in the sample after training."""
+    """Failures of MASK commands in a step, in a measurement, and in the sample after training."""
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)

@@ -23,7 +23,8 @@ def test_each_example_once():
 
 
 def test_own_classes():
-    """The skew is the fraction of a worker's examples that come from a few classes; without it, all classes occur."""
+    """The skew is the fraction of a worker's examples that come from a few classes. Without skew, every worker has
+    examples of all classes."""
     own = Shares(LABELS, workers=4, skew=0.9, seed=2)
     for worker in range(4):
         counts = np.sort(np.bincount(LABELS[examples(own, worker)], minlength=10))[::-1]

@@ -23,7 +23,7 @@ class TestDensity:
     def test_figures(self, few):
         ring = GoldenRing(2)
         training = train(ring, few, TrainingConfig(epochs=2, batch=25, density=0.2))
-        assert [step.sparsify_cycles for step in training.steps] == [None] * 4  # golden nodes do not model them
+        assert [step.sparsify_cycles for step in training.steps] == [None] * 4  # golden nodes do not model cycles
         assert all(step.threshold > 0 for step in training.steps)
         assert training.elements_masked == sum(ring.golden.counters["ELEMENTS_MASKED"]) - 2 * ((1 << 32) - 10)
         assert ring.errors.any()

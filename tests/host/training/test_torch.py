@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Draw gradients, weights and moments over a wide range, with some zeros. Moments are zero at step 1."""
+    """Draw gradients, weights and moments over a wide range, some of them zero. In step 1, all moments are zero."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -149,8 +149,8 @@ class TestOneStep:
               f"{difference.max():.2f} ulp anywhere; from the exact result at most "
               f"{np.max(np.abs(ours - exact) / ulp):.2f}, torch {np.max(np.abs(theirs - exact) / ulp):.2f}; "
               f"{np.mean(ours == theirs):.1%} the same")
-        # Each side's error is half an ulp from the last rounding plus the error of its step: at most five roundings,
-        # each of at most a quarter of an ulp here.
+        # The error on each side is half an ulp from the last rounding plus the error of the step, which has at most
+        # five roundings of at most a quarter of an ulp each.
         assert difference[small].max() <= 2
         # Adam has about ten roundings on each side (two factors, two products and a sum for m'; half as much for v',
         # since a root halves relative errors; then the root, its sum with epsilon, the quotient, the learning rate
@@ -169,14 +169,15 @@ class TestOneStep:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
 def test_clipping(clip):
-    """Clipping matches PyTorch, also for infinities, subnormal numbers and NaN."""
+    """Clipping gives the same results as in PyTorch, even for infinities, subnormal numbers and NaN."""
     gradients = np.concatenate([draw(1)[0], np.array(
         [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
     parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
     parameter.grad = torch.from_numpy(gradients.copy())
     torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
     ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-    # With a limit of zero, we return a zero with the gradient's sign, but torch a zero with the limit's sign.
+    # If the limit is zero, we return a zero with the sign of the gradient, while torch returns one with the sign of
+    # the limit.
     np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 

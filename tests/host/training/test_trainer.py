@@ -65,7 +65,7 @@ class TestSteps:
         assert training.losses[1] < training.losses[0]
 
     def test_nodes_agree_with_one_node(self, few):
-        """Losses with four nodes and with one node differ only by the order of the additions."""
+        """The order of additions is the only cause of different losses with four nodes and with one node."""
         config = TrainingConfig(epochs=2, batch=10, hidden=(5,))
         single, four = (train(GoldenRing(nodes), few, config) for nodes in (1, 4))
         assert [step.loss for step in four.steps] == pytest.approx([step.loss for step in single.steps], rel=1e-4)
@@ -78,7 +78,7 @@ class TestSteps:
         assert [(step.number, step.epoch) for step in training.steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
         for step in training.steps:
             assert 0 < step.bound < step.cycles
-            assert step.scatter_cycles is None  # golden nodes do not model them
+            assert step.scatter_cycles is None  # golden nodes do not model these cycles
             assert 0 < step.scatter_bound < step.bound
             assert 0 < step.words_sent < step.words_dense
         assert training.losses[0] == pytest.approx(np.mean([step.loss for step in training.steps[:2]]))

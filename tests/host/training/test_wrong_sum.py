@@ -19,14 +19,14 @@ WRONG = Event(tag=1, status=EventStatus.WRONG_SUM, flags=EventFlag(0), detail=0x
 
 @pytest.mark.parametrize("failures", [1, 3])
 def test_repeated(few, monkeypatch, failures):
-    """The weights and the other figures equal a run without faults; the report counts repetitions."""
+    """The weights and the other figures are the same as in a run without faults; the report counts repetitions."""
     config, outcomes = TrainingConfig(max_steps=3, hidden=(), batch=20), []
     for wrong in (0, failures):
         ring, said, left = GoldenRing(3, gradient_codec="sum32"), [], [wrong]
         update = ring.collectives.fused_update
 
         def fail_first(length, update=update, left=left):
-            outcome = update(length)  # its result is ignored in failed calls
+            outcome = update(length)  # the result of this update is ignored in failed calls
             if left[0]:
                 left[0] -= 1
                 raise RingError("fused-update failed", cause=2, events=[None, None, WRONG])

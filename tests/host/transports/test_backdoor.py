@@ -44,7 +44,7 @@ def test_every_space(config):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        # The trace is read-only, and is always read through the port.
+        # The trace memory is read-only, and is read through the port even by the backdoor transport.
         spaces = [space for space in config.memory_map if space.name != "trace"]
         assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
@@ -122,7 +122,8 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and numbers of cycles are the same as through the host port, after any pause and after transfers."""
+    """The counters, and the numbers of cycles, are the same as through the host port, after any pause and after
+    transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -166,7 +167,8 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """Training gives the same weights, cycles of commands and cycles of the host port with host port and backdoor."""
+    """Training through the host port and training through the backdoor give the same weights, command cycles and
+    host-port cycles."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):

@@ -1,4 +1,4 @@
-"""Golden nodes: the bits and words of gateware, modelled cycles, no independent check, and errors."""
+"""Golden nodes: the same bits and words as gateware, modelled cycles, no independent check, and errors."""
 
 import json
 
@@ -117,11 +117,11 @@ def test_refused_sessions(node, options, message):
 
 
 def test_flags():
-    """Results name the nodes with a NaN in their gradient, and the nodes with a sum that is not finite."""
+    """A result names the nodes with a NaN in their gradient, and the nodes on which a sum is not finite."""
     ring = GoldenRing(3, config=NODE)
     ring.settings.write(Settings(**SUMS))
     gradients = np.ones((3, 96), np.float32)
-    gradients[1, 40] = np.nan  # in block 1, which node 0 owns and nodes 1, 2 and 0 sum
+    gradients[1, 40] = np.nan  # in block 1, which is owned by node 0 and summed by nodes 1, 2 and 0
     ring.memory.write_gradients(list(gradients))
     outcome = ring.collectives.fused_update(96)
     assert (outcome.local_nan, outcome.not_finite) == ((1,), (0, 2))
@@ -134,7 +134,7 @@ def test_flags():
 
 @pytest.mark.parametrize("name", ["sum32", "sum16"])
 def test_sums_of_integers(name):
-    """Sums of integers have the bits and words of the golden ring, and no modelled cycles."""
+    """Sums of integers have the same bits and words as on the golden ring. Their cycles are not modelled."""
     needs("reproducible")
     nodes, length = 3, 500
     ring = GoldenRing(nodes, config=NODE.replace(gradients=name))
@@ -160,12 +160,13 @@ def test_cycles():
     counters = ring.counters.read()
     assert "COMMAND_CYCLES" not in counters[0]
     ring.counters.clear()
-    ring.collectives.broadcast(64, root=1)  # one segment on one link of two
+    ring.collectives.broadcast(64, root=1)  # one segment, sent on one of two links
     assert [node["WORDS_SENT"] - ((1 << 32) - 1000) for node in ring.counters.read()] == [0, 68]
 
 
 def test_requests():
-    """Requests are rejected if golden nodes lack the memory, the length of program or the kind of packet."""
+    """Golden nodes reject requests for memory that they lack, for programs that are too long, and for kinds of
+    packets that they do not support."""
     device = GoldenRing(1, config=NODE).devices[0]
     with pytest.raises(BadAddressError, match=r"^node 0: 2 elements of weight memory from 511 on must be in it; "):
         device.read_memory(1, 511, 2)

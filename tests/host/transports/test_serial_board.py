@@ -80,7 +80,7 @@ def test_goes_on_when_the_cable_is_back():
         ring.connect()
 
         def pull(training):
-            # during the transfer of the second step's gradients
+            # While the second step's gradients are transferred, unplug the board for a short time.
             if len(training.steps) == 1 and not said:
                 threading.Timer(0.1, board.unplug).start()
                 threading.Timer(0.5, board.plug).start()

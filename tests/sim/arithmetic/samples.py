@@ -33,7 +33,7 @@ def ties():
 
 
 def peaks():
-    """Blocks in which the largest number has a fraction of up to four bits, or is just below or above such a
+    """Blocks by their largest number: its fraction has up to four bits, or it is just below or above such a
     number."""
     fractions = np.arange(0, 1 << 23, 1 << 19, dtype=np.uint32)[:, np.newaxis] + words(0, 1, 0xFFFF_FFFF)
     numbers = np.concatenate([fractions.reshape(-1) + np.uint32(exponent << 23) for exponent in (1, 124, 253, 254)])

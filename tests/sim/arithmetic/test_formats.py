@@ -52,8 +52,8 @@ def test_numbers(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_counts(name):
-    """Results are right for every count up to three blocks, and for counts around the ends of packets and hop
-    pieces."""
+    """Results are right for every count of up to three blocks, and for counts near the ends of packets and of the
+    pieces in which hops are computed."""
     x = scaled(2 * formats.PIECE, 6)
     x[2::97] = SPECIAL[:len(x[2::97])]
     kernel = kernels(name)
@@ -105,7 +105,7 @@ def test_wrong_tables(name):
     unordered, high = packet.copy(), encoded(kernel, np.full(32, 0x3F80_0000, np.uint32))
     unordered[0] ^= 0xFF
     three = kernel.codec.encode(bits_of([1, 2, 4] * 11)[:32])
-    three[1:] = 0xFFFF_FFFF  # codes that refer to a fourth exponent
+    three[1:] = 0xFFFF_FFFF  # codes that refer to a fourth exponent, which does not exist
     for wrong, count in ((packet[:-1], 100), (packet, 129), (unordered, 100), (packet[:1], 100), (high[:0], 32),
                          (three, 32)):
         with pytest.raises(ValueError, match=rf"^Words must be a packet of {count} elements, not {len(wrong)} other"):
@@ -197,7 +197,8 @@ def test_nonzeros(segment):
 
 @pytest.mark.parametrize("option", ["-march=native", "-DONE_VERSION"])
 def test_all_instructions_of_the_processor(option, monkeypatch):
-    """Results do not depend on whether all of the processor's instructions are used, or only the common baseline."""
+    """Results do not depend on whether code is compiled for all of the processor's instructions or only for the
+    common baseline."""
     flags = (*library.FLAGS, option)
     loaded = formats.load(flags=flags)
     assert formats._adds(loaded)

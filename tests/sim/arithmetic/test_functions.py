@@ -44,7 +44,8 @@ def same(actual, expected, *, case):
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.3], ids=["normal", "some special", "many special"])
 def test_products(share):
-    """Products match the model in all four transpositions, in batches, with initial values, and if they are empty."""
+    """Products match the model in all four combinations of transposed operands, in batches, with initial values, and
+    if they are empty."""
     generator = np.random.default_rng(round(100 * share))
     for case in range(250):
         batch = tuple(generator.integers(1, 4, generator.integers(0, 3)).tolist())

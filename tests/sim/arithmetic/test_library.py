@@ -1,4 +1,5 @@
-"""Library of kernels: its bits do not depend on flags, and a compiler that fuses or reorders is detected."""
+"""Library of compiled kernels: results do not depend on compiler flags, and a library from a compiler that fuses or
+reorders operations is rejected."""
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """Results have the same bits whether all of the processor's instructions are used, or only the common
-    baseline."""
+    """Results have the same bits whether code is compiled for all of the processor's instructions or only for the
+    common baseline."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))

@@ -27,14 +27,14 @@ every_kind = pytest.mark.parametrize(("rule", "nesterov", "packed"), KINDS)
 
 
 def usual(rule, nesterov=False, **changed):
-    """Settings as they are usual in training, with the scalars in ``changed`` replaced."""
+    """Return settings that are usual in training, with the scalars in ``changed`` replaced."""
     scalars = {"gradient_scale": 0.25, "learning_rate": 0.01, "clip": np.inf, "weight_factor": 0.99,
                "first_decay": 0.9, "first_gain": 0.1, "second_decay": 0.999, "second_gain": 0.001, "epsilon": 1e-8}
     return ring.settings(rule, nesterov=nesterov, **(scalars | changed))
 
 
 def stored(plane, packed):
-    """A plane of state as it is stored in memory, which may be packed."""
+    """Return a plane of state as it is stored in memory, where it may be packed."""
     return moments.pack(plane) if packed else plane.copy()
 
 
@@ -89,7 +89,8 @@ def test_numbers(rule, nesterov, packed, weight_factor, clip):
 
 @every_kind
 def test_settings(rule, nesterov, packed):
-    """Results are golden even for scalar settings that are random bits, of random magnitude, or special numbers."""
+    """Results match the golden model even if scalar settings are random bits, of random magnitude, or special
+    numbers."""
     generator = np.random.default_rng(rule + 10)
     for trial in range(60):
         bits = (random_words(9, trial), scaled(9, trial, -20, 20), generator.choice(SPECIAL, 9))[trial % 3]
@@ -127,7 +128,8 @@ def test_every_rounding():
 
 
 def test_roots():
-    """Square roots, and quotients by them, match the model for every 64th number with an even and an odd exponent."""
+    """Square roots, and quotients with square roots, match the model for every 64th number with an even and an odd
+    exponent."""
     square = np.arange(0x3F00_0000, 0x4000_0000, 64, dtype=np.uint32)
     first = square * np.uint32(0x9E37_79B9) & np.uint32(0x00FF_FFFF) | np.uint32(0x3F00_0000)
     settings = usual(Rule.ADAM, first_decay=1, first_gain=0, second_decay=1, second_gain=0, epsilon=0,
@@ -150,7 +152,8 @@ def test_slices():
 
 @pytest.mark.parametrize("option", ["-march=native", "-DONE_VERSION"])
 def test_all_instructions_of_the_processor(option, monkeypatch):
-    """Results do not depend on whether all of the processor's instructions are used, or only the common baseline."""
+    """Results do not depend on whether code is compiled for all of the processor's instructions or only for the
+    common baseline."""
     loaded = optimizer.load(flags=(*optimizer.FLAGS, option))
     assert optimizer._agrees(loaded)
     monkeypatch.setattr(optimizer, "kernel", lambda: loaded)

@@ -68,7 +68,8 @@ def cases(seed):
 
 @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if not is_agreed(CODECS[name])])
 def test_sums(name):
-    """Two successive collectives equal the golden ring's, where the second one adds residuals of the first one."""
+    """In two successive collectives, of which the second adds the residuals of the first, the results equal the
+    golden ring's."""
     for seed, (shape, options) in enumerate(cases(CODECS[name].code)):
         gradients, (expected, residuals) = vectors(*shape, seed), np.zeros((2, *shape), np.uint32)
         before = gradients.copy()
@@ -106,7 +107,7 @@ def test_sums_of_integers(name):
 
 @pytest.mark.parametrize("name", ["raw", "zero_value", "mx9"])
 def test_long_blocks(name):
-    """Collectives may have blocks that are processed in several parts."""
+    """The blocks of a collective may be so long that they are processed in several parts."""
     if name not in CODECS:
         pytest.skip(f"{name} is not in this copy")
     shape = 2, 4 * ring.PART + 77
@@ -118,7 +119,7 @@ def test_long_blocks(name):
 
 
 def test_kernels_of_a_codec():
-    """Each codec with kernels gets its own kernels, with its codebook, and all other codecs get none."""
+    """Every codec for which there are kernels gets them, with its codebook. All other codecs get none."""
     for name in formats.names():
         for codec in (CODECS[name], codec_of(name)):
             assert compiled.kernels_of(codec).codec == codec

@@ -1,4 +1,5 @@
-"""Command that reports the errors and monotonicity of exp and log: its output, and failures that it detects."""
+"""Command that measures the errors and the monotonicity of exp and log: its output, and the failures that it
+detects."""
 
 import pytest
 
@@ -22,7 +23,8 @@ def test_command(monkeypatch, capsys):
     exp, log = capsys.readouterr().out.splitlines()
     assert exp.startswith("exp: 50,")
     assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
-    # A coefficient that is wrong by one unit in the last place changes some bits; a quarter gives a large error.
+    # The first coefficient with an error of one unit in the last place changes some bits; with the value 3/4, errors
+    # are large.
     monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
     assert bench.main() == 1
     assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]

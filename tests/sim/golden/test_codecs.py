@@ -50,14 +50,14 @@ def elements(seed, count):
     return values.astype(np.uint32)
 
 
-#: Weight codecs that do not change numbers that they have decoded; NVFP4 changes them only below its scale.
+#: Weight codecs that encode decoded numbers without any further change. NVFP4 changes them only below its scale.
 REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name].repeatable or name == "nvfp4")]
 
 # --- tests of every codec
 
 
 def test_names():
-    """Names of codecs are in the expected order, and formats that are added later come last."""
+    """Codecs are listed in the expected order, and formats that are added later come last."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -87,7 +87,7 @@ def test_words(name):
 
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_decoded_once_is_decoded_for_good(name):
-    """A vector that has been decoded once is encoded and decoded again without any change."""
+    """After a vector has been decoded once, encoding and decoding it again does not change it."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
         values = elements(seed, count)
@@ -131,11 +131,11 @@ def test_raw():
     assert words.tolist() == codec.decode(words).tolist() == values.tolist()
     assert codec.decode(words, 7).tolist() == values[:7].tolist()
     words[0] ^= 1
-    assert values[0] != words[0]  # decoded values are not a view of the words
+    assert values[0] != words[0]  # decoded values must not be a view of the words
 
 
 def test_bfloat16():
-    """A bf16 word has two numbers, with the element of even number in the lower half."""
+    """A bf16 word has two numbers. The lower half holds the element with the even index."""
     values = elements(1, 1001)
     words = ALL["bf16"].encode(values)
     with np.errstate(invalid="ignore"):
@@ -173,13 +173,14 @@ def test_centroids_by_hand():
 
 
 def test_table_by_hand():
-    """1.0 and -3.5 give two exponents, the last of which is repeated, and 7-bit codes of the nearest centroids."""
+    """Packed by hand: 1.0 and -3.5 give two exponents, the second of which is repeated, and 7-bit codes of the
+    nearest centroids."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7
     assert words[0] == 127 | 128 << 8 | 128 << 16
     assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
-    # 1.03125 is a centroid, which is nearer to 1.04 than 1.0625 is
+    # 1.03125 is a centroid, and is nearer to 1.04 than the centroid 1.0625
     assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
     # Until the host loads centroids, the codec of the registry represents only powers of two.
     listed = WEIGHT_CODECS["table32"]
@@ -189,7 +190,8 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A table32 packet has one byte per exponent, an end byte, and codes of sign, exponent index and five bits."""
+    """A table32 packet has one byte per exponent, an end byte, and codes with a sign, an exponent index and five more
+    bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -218,7 +220,8 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """For packets with a table, ``span`` returns the known length, the number of missing words, and an error flag."""
+    """For a packet with a table, ``span`` returns the number of words known so far to be in it, the number of missing
+    words, and an error flag."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents, and codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

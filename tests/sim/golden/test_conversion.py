@@ -52,7 +52,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """Numbers with any upper half round correctly if their lower half is near a tie, and bfloat16 converts back
+    """Numbers with any upper half, and a lower half near a tie, are rounded correctly; bfloat16 numbers convert back
     exactly."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
@@ -66,7 +66,8 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """All numbers of narrow formats, and every fifth of 16-bit formats, convert to the nearest number."""
+    """All numbers of narrow formats, and every fifth number of 16-bit formats, are converted to the nearest number of
+    the target format."""
     bits, values = (column[::1 if source in NARROW else 5] for column in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
@@ -75,7 +76,7 @@ def test_every_pair_of_formats(source, target):
 
 
 def fraction(bits, exponent_bits, fraction_bits):
-    """Exact value of an encoding, or None for infinities and NaNs."""
+    """Return the exact value of an encoding, or None for infinities and NaNs."""
     field, rest = bits >> fraction_bits & (1 << exponent_bits) - 1, bits & (1 << fraction_bits) - 1
     if field == (1 << exponent_bits) - 1:
         return None

@@ -142,7 +142,7 @@ def test_against_integers(rule, width):
 
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_sums(workers):
-    """Sums over workers are exact at both ends of the range, and have just enough bits."""
+    """Sums over workers are exact at both ends of the number range, and no wider than necessary."""
     model = Fixed(width=8, workers=workers)
     assert model.total_width == 8 + math.ceil(math.log2(workers))
     ends = to_bits([[-128, 127, -1]] * workers, 8)
@@ -154,8 +154,8 @@ def test_sums(workers):
 @pytest.mark.parametrize(("rules", "expected"), [
     ((Rule.SGD,), (0, 6, 9, 12)), ((Rule.MOMENTUM,), (1, 7, 10, 13)), ((Rule.SGD, Rule.MOMENTUM), (1, 7, 10, 13))])
 def test_times(rules, expected):
-    """A product takes 3 cycles, rounding 1 and saturation 2; the state takes 1 more, and then these three follow
-    again."""
+    """A product takes 3 cycles, rounding 1 and saturation 2. The state takes 1 more cycle; then another product,
+    rounding and saturation follow."""
     model = Fixed(rules=rules)
     assert (model.planes, model.step, model.weight, model.latency) == expected
     assert (model.state, model.new_state) == ((0,) * expected[0], (expected[1],) * expected[0])

@@ -36,7 +36,8 @@ def test_exact_wide(format, dtype, unsigned, operation, exact):
 @pytest.mark.parametrize(("operation", "exact"), OPERATIONS)
 @pytest.mark.parametrize(("exponent_bits", "fraction_bits"), [(2, 1), (3, 2), (2, 3)])
 def test_exact_is_nearest(exponent_bits, fraction_bits, operation, exact):
-    """The result is the nearest finite number, or infinity, which takes the place of the number after the largest."""
+    """The result is the nearest of all finite numbers and infinity. Infinity counts as the number after the largest
+    finite one."""
     format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
     sign = 1 << (format.width - 1)
     smallest = Fraction(1, 1 << (format.bias - 1 + fraction_bits))

@@ -30,7 +30,7 @@ def test_one_behind_the_other():
 @pytest.mark.parametrize(("config", "ends"), [
     (FULL, [18, 18, 18, 22, 22, 22, 22, 26]), (REDUCED, [17, 17, 17, 17, 21, 21, 21, 21])])
 def test_registers(config, ends):
-    """Registers are visited every four cycles: the first read uses the next visit, and later reads every second
-    one."""
+    """The port visits a register every four cycles. The first read uses the next visit, and each later read every
+    second visit."""
     assert [PortModel(config).read_registers(cycle, 1) for cycle in range(8)] == ends
     assert [PortModel(config).read_registers(cycle, 23) for cycle in range(8)] == [end + 8 * 22 for end in ends]

@@ -1,4 +1,4 @@
-"""Golden models import only names and layouts from hdl, not units, and core models import no features."""
+"""Golden models import only names and layouts from hdl, but no units. Models of the core import no features."""
 
 import ast
 import dataclasses

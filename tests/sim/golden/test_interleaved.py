@@ -25,7 +25,7 @@ def test_order():
                               (AG, 3, 0)]
     assert order(3, 2, 0) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(2, 0, 1) == [(AG, 0, 0), (AG, 1, 0)]
-    # A node with fewer steps keeps its position in the order of all nodes.
+    # A node with fewer steps keeps its place in the common order of all nodes.
     assert order(3, 2, 0, both=True) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(3, 3, 1) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 0, 2), (SR, 1, 2), (SR, 2, 0),
                               (AG, 0, 0), (SR, 2, 1), (SR, 2, 2), (AG, 1, 0), (AG, 2, 0)]
@@ -35,7 +35,8 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """If two segments alternate, a packet is forwarded two slots after it arrives, or three slots for weights."""
+    """If a block has two segments, a packet is forwarded two slots after it arrives; if it holds new weights, three
+    slots after."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -93,14 +94,15 @@ class TestCycles:
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """On links with slots, an update takes at most the given multiple of measured cycles, and no slot is lost."""
+        """On links with slots, the modelled cycles of an update are at most ``bar`` times the measured cycles, and no
+        slot is lost."""
         measured = MEASURED[16384, nodes]
         two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
         assert single.cycles <= bar * measured
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # An update takes more cycles than its slots.
+        # An update takes more cycles than the slots that it uses.
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
@@ -112,7 +114,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """No cycles are saved by room for more packets than the slots of one superframe plus one in transit."""
+        """Buffering more packets than one superframe has slots, plus one in transit, does not save any cycles."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

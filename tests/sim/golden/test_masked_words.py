@@ -11,7 +11,8 @@ from tests.sim.golden.test_ring import random_gradients
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_words_of_another_codec(nodes, density):
-    """Raw gradients report the number of words that zero_value would send; zero_value reports the words it sends."""
+    """Reports of raw gradients include the number of words that zero_value would have sent; reports of zero_value,
+    the words that it sent."""
     generator = np.random.default_rng(nodes)
     gradients = random_gradients(generator, nodes, 700, density)
     weights, settings = ring.bits(generator.standard_normal(700)), ring.settings(

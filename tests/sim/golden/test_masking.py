@@ -7,7 +7,7 @@ from sim.golden.masking import Element, Job, Mask
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
-#: Lowest maximum of a row for which the weights at masked positions are guaranteed to be zero.
+#: Smallest row maximum for which masked positions are guaranteed to get zero weights.
 MIN_MAXIMUM = -9000.0
 
 
@@ -82,7 +82,8 @@ def test_beats():
 
 
 def test_beats_that_need_words():
-    """For 70 elements in rows of seven, with four lanes, the beats at elements 0, 32 and 64 need new mask words."""
+    """If there are 70 elements in rows of seven, and four lanes, the beats at elements 0, 32 and 64 need new mask
+    words."""
     job = Job(rows=10, columns=7, mask=Mask(external=True))
     beats = model.mask_beats([job], 4, [np.ones((1, 10, 7), bool)])
     assert np.flatnonzero(beats.word).tolist() == [0, 9, 18]
@@ -151,7 +152,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
     weights = model.softmax(np.stack([encodings, masked, encodings], axis=1), format)
     assert (weights[:, 1] == 0).all()
     assert (weights[:, [0, 2]] == 0.5).all()
-    # The same computation in the format's native type, as an independent reference.
+    # As an independent reference, the same computation is done in the native type of the format.
     dtype = TYPES[format]
     with np.errstate(over="ignore"):
         difference = masked.view(dtype) - encodings.view(dtype)
@@ -159,7 +160,8 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 
 
 def test_masked_weight_is_zero_in_fp32():
-    """Weights at masked positions are zero for row maxima at the limit, near powers of two, and random ones."""
+    """Weights at masked positions are zero, whether the maximum of a row is at the limit, near a power of two, or
+    random."""
     generator = np.random.default_rng(1)
     border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
@@ -177,7 +179,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """If the maximum of a row is as low as the alternative value, masked positions do get weights."""
+    """If a row's maximum is as low as the alternative value, masked positions get nonzero weights."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < MIN_MAXIMUM

@@ -58,7 +58,7 @@ def test_beats_by_hand():
     unpacked, counts = model.unpack_beats(rows)
     assert counts.tolist() == [2, 1, 1]
     assert unpacked.elements.tolist() == [[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 0], [6 << 16, 0]]
-    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word has one keep bit for both elements
+    assert unpacked.keep.tolist() == [[True, True]] * 4  # each word has a single keep bit for its two elements
     assert unpacked.last.tolist() == [False, False, True, True]
 
 
@@ -96,7 +96,7 @@ def test_beats_are_words(lanes):
         assert len(rows) == completes.sum() == -(-count // (2 * lanes))
         assert rows.elements[rows.keep].tolist() == model.pack(vector).tolist()
         unpacked, counts = model.unpack_beats(rows)
-        # If at most half of the lanes have words in the last row, it is unpacked to a single beat.
+        # If at most half of the lanes of the last row hold words, the row is unpacked to a single beat.
         alone = 2 * int(rows.keep[-1].sum()) <= lanes
         assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
         assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()

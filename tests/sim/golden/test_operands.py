@@ -54,7 +54,7 @@ def test_products_are_exact():
 
 def test_sums():
     """Known sums show that factors are rounded to the format, but not initial values and sums."""
-    near = 1 + 2.0**-9  # is rounded to 1
+    near = 1 + 2.0**-9  # this number is rounded to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
     start = np.array([[2.0**-20]], np.float32)
@@ -110,7 +110,7 @@ def test_sums_of_nvfp4():
             assert total == result[row, column], f"{k=}"
     for left, right, wanted in (
             ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is a tie between 0 and 0.5, and 0.75 rounds to 1, which is even
-            ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # a sixth is 11 / 64
+            ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # one sixth is rounded to 11 / 64
             ([2688, 448], [1, 6], 5376), ([3000, 0], [6, 6], 2688 * 6),  # largest number, and a larger one
             ([2.0**-12], [6], 0), ([2.0**-10], [6], 6 * 2.0**-10), ([1e-40], [1e38], 0),
             ([np.inf, 1], [0, 1], np.nan), ([1], [np.nan], np.nan)):

@@ -16,7 +16,7 @@ def test_reduce_is_a_balanced_tree():
     assert reduce([bits(big), bits(one), bits(one)]) == bits(big)
     assert reduce([bits(one), bits(one), bits(big)]) == bits(big + 2)
     assert reduce([bits(big), bits(one), bits(one), bits(one)]) == bits(big + 2)
-    # The tree is (0 1) (2 3) (4 5) 6: an element without a partner gets one on the next level.
+    # The tree is (0 1) (2 3) (4 5) 6: an element without a partner is paired on the next level.
     assert reduce([bits(x) for x in (0, 0, 0, 0, big, one, one)]) == bits(big)
     assert reduce([bits(x) for x in (0, 0, 0, 0, one, big, -big)]) == bits(0)
     assert reduce([bits(-0.0)]) == 0x80000000
@@ -39,7 +39,8 @@ def test_momentum():
     total, weights, state = bits(4, 0, 1e-45), bits(1, 1, 0), bits(2, -8, 1e-45)
     settings = scalars(Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.25, first_decay=0.75)
     new_weights, new_state = update(total, weights, [state], settings)
-    # The last element is the smallest subnormal number. Half of it rounds to 0, three quarters round to itself.
+    # The last element is the smallest subnormal number: half of it rounds to 0, and three quarters of it round to the
+    # number itself.
     assert new_state[0].tolist() == bits(3.5, -6, 1e-45).tolist()
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
@@ -105,7 +106,8 @@ def test_adam_without_epsilon():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
 def test_every_operation_rounds_once(rule, nesterov):
-    """The golden model's equations give the same results if they are evaluated in numpy's own binary32."""
+    """If the equations of the golden model are evaluated in numpy's own binary32 arithmetic, the results are the
+    same."""
     generator = np.random.default_rng(1)
     total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
     second = abs(second)

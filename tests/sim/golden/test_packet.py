@@ -18,7 +18,7 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """Flip some bits of a packet, by their number from its start."""
+    """Flip bits of a packet, numbered from its start."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
@@ -92,7 +92,7 @@ def test_packets():
 
 
 def test_numbers():
-    """Numbers of types, codecs and statuses match the protocol."""
+    """The numbers of types, codecs and statuses are the same as in the protocol."""
     assert (DATA, ABORT) == (1, 2)
     names = {codec: name for name, codec in CODECS.items()}
     assert {number: names[codec_of(Header(codec=number))] for number in range(16)} == {
@@ -141,7 +141,7 @@ def test_accepted_codes(codec, length, words):
 @pytest.mark.parametrize(("codec", "length", "words", "extra"), [
     (0, 3, 3, 1), (0, 0, 0, 4), (2, 7, 4, 2), (20, 3, 3, 1), (20, 40, 40, 3), (22, 3, 2, 5), (22, 0, 0, 1)])
 def test_additional_words(codec, length, words, extra):
-    """A payload may have the expected number of additional words, even if it has no elements."""
+    """A packet may have the expected number of words in addition to its elements, even if it has no elements."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + extra + 1))
     options = {"epoch": EPOCH, "extra": extra}
     assert verdict(packet(header, payload), header, **options) == Verdict(offered=payload, complete=True, done=True)
@@ -166,7 +166,8 @@ def test_additional_words(codec, length, words, extra):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """A packet with any field that does not match, or with a wrong CRC, is rejected, and no payload is output."""
+    """A packet with a wrong CRC, or with any field that does not match, is rejected, and none of its payload is
+    output."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
@@ -228,7 +229,7 @@ def test_aborts():
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8, abort_seen=True)
-        # A stomped ABORT packet does not count as one.
+        # A stomped ABORT packet does not count as an ABORT packet.
         assert verdict(packet(abort, stomp=True), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8)
 

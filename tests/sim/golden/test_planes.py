@@ -15,7 +15,7 @@ def test_by_hand():
 
 
 def test_two_groups_by_hand():
-    """In each of two groups, the bits at one position of eight codes form a byte."""
+    """Computed by hand for two groups: the bits at the same position of eight codes form a byte."""
     codes = [0] * 33
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3

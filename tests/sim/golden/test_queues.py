@@ -18,7 +18,8 @@ def test_items_of_a_queue_follow_each_other():
 
 
 def test_an_item_may_start_later():
-    """If no item ends before the next one may start, the kernel advances to the cycle in which it starts."""
+    """If no other item ends before the next item can start, the kernel advances to the cycle in which it can
+    start."""
     queues = Queues([2])
     assert queues.run(ready=lambda queue, index: 4 if index == 0 else queues.ends[0][0] + 10,
                       cycles=lambda queue, index: 1)

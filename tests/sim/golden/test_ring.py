@@ -48,7 +48,8 @@ def step_by_step(gradients, segment):
 class TestBlocks:
     @pytest.mark.parametrize(("segment", "size"), [(32, 1), (96, 200), (128, 1 << 15)])
     def test_parts(self, segment, size, monkeypatch):
-        """Blocks are processed in parts of up to ``size`` elements, or one segment if that is longer, in order."""
+        """Blocks are processed in order, in parts of at most ``size`` elements, or of one segment if a segment is
+        longer."""
         monkeypatch.setattr(ring, "PART", size)
         for nodes, length in itertools.product(SIZES, LENGTHS):
             for block_offset in range(nodes):
@@ -164,7 +165,8 @@ class TestReduction:
                 assert traffic.gather_words[hop, rank] == expected
 
     def test_order_of_the_sum(self):
-        # The sum of block b starts at rank b, so rounding differs between blocks: (2^24 + 1) + 1 loses both ones.
+        # The sum of block b starts at rank b, so blocks are rounded differently: for example, (2^24 + 1) + 1 loses
+        # both ones.
         column = np.array([2.0**24, 1, 1], dtype=np.float32)
         gradients = ring.bits(np.repeat(column[:, None], 96, axis=1))
         total, _ = ring.all_reduce(gradients)
@@ -174,7 +176,7 @@ class TestReduction:
         gradients = ring.bits(np.array([[-0.0, np.inf, np.nan, 3], [-0.0, -np.inf, 1, -3]], dtype=np.float32))
         total, traffic = ring.all_reduce(gradients)
         assert total.tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0]
-        # Rank 0 sends block 0 (a mask and three nonzeros), gets it back (a mask and two nonzeros), and does not
+        # Rank 0 sends block 0 (a mask and three nonzero elements), gets it back (a mask and two), and does not
         # forward it.
         assert traffic.words.tolist() == [4 + 4 + 4, 4 + 4 + 3]
 
@@ -222,7 +224,7 @@ class TestTraffic:
         ones = ring.bits(np.ones(1024, dtype=np.float32))
         gradients = np.stack([ones, ones ^ 0x8000_0000, ones, ones ^ 0x8000_0000])
         _, traffic = ring.all_reduce(gradients)
-        # For a hop of 256 elements, the bound is 264 words if all are nonzero, and 256 positions if all are zero.
+        # The bound of a hop of 256 elements is 264 cycles if all elements are nonzero, and 256 if all are zero.
         assert traffic.density.tolist() == [1, 0, 1]
         assert traffic.scatter_bound == 264 + 256 + 264
         assert traffic.bound == traffic.scatter_bound + 256 + 2 * 64
@@ -287,7 +289,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # The scatter-reduce sends the words of an all-reduce, and weights are sent raw.
+        # A scatter-reduce sends the same number of words as that of an all-reduce, and weights are sent raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)

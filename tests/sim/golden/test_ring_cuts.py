@@ -19,8 +19,8 @@ def cut(generator, length):
 
 
 class TestCuts:
-    """Commands for parts of a vector give the same results as one command if block offsets are the parts' first
-    groups."""
+    """If each command's block offset is the first group of its part, commands for parts of a vector give the same
+    results as one command for the whole vector."""
 
     def test_sums_of_random_cuts(self):
         """A thousand vectors have the same sums however they are cut. (If blocks were contiguous, most would
@@ -83,7 +83,7 @@ class TestCuts:
             left = ring.bits(generator.standard_normal((nodes, length)) / 100)
             residuals, parts = left.copy(), left.copy()
             whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **codec, **weight)
-            # Sums of the last layers come first.
+            # The last layers are summed first.
             sums = gradients.copy()
             for start, stop in reversed(cut(generator, length)):
                 rest = parts[:, start:stop].copy()
@@ -95,7 +95,8 @@ class TestCuts:
             for rank in range(nodes):
                 block = (rank + 1) % nodes
                 own = ring.block_indices(length, nodes)[block]
-                # The node's own block starts at group `block`, and each of its further groups is N groups later.
+                # The node's own block starts at the group with the number `block`, and consists of every Nth group
+                # from there on.
                 assert np.array_equal(own, 32 * block + ring.places(len(own), stride=nodes))
                 alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings,
                                           residuals=parts[rank:rank + 1, own], **codec, **weight)

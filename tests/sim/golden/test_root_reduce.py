@@ -41,14 +41,14 @@ def test_known_sums():
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
-    # In order, from the root's successor: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
+    # Addends in order, starting after the root: 1, big, -big, 1; big, -big, 1, 1; -big, 1, 1, big; 1, 1, big, -big.
     assert sums == {0: 1.0, 1: 2.0, 2: 2.0, 3: 2.0}
     assert float(golden.floats(root_reduce.total(golden.bits([[3], [4]]), 1))[0]) == 7.0
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_sums_are_those_of_a_block(nodes):
-    """If a vector has one group, it has one owner in any case, and results and words match a fused update."""
+    """A vector with only one group has one owner in any case, so results and words match an ordinary fused update."""
     generator = np.random.default_rng(nodes)
     gradients = golden.bits(generator.standard_normal((nodes, 32)).astype(np.float32) * (generator.random(
         (nodes, 32)) < 0.5))
@@ -76,7 +76,8 @@ def test_sums_are_those_of_a_block(nodes):
 
 
 def test_words():
-    """Words that each rank sends if dense: 4 for header and CRC, 8 for masks per 256 gradients, 1 per element."""
+    """Number of words that each rank sends if all gradients are nonzero: 4 for header and CRC of each packet, 8 for
+    the masks of 256 gradients, and 1 per element."""
     gradients = golden.bits(np.ones((4, 600)))
     traffic = root_reduce.fused_update(gradients, gradients[0], [], golden.settings(
         Rule.SGD, gradient_scale=1, learning_rate=1), 2).traffic
@@ -104,7 +105,7 @@ class TestCycles:
         clean = update_cycles(16384, nodes)
         cycles = {lag: update_cycles(16384, nodes, rates=rates, owner=1, lag=lag) for lag in range(5)}
         assert update_cycles(16384, nodes, rates=rates) > 1.95 * clean
-        # The slow link's load is a lower limit, and the gateware's lag takes the fewest cycles of all lags.
+        # The slow link's load is a lower limit for the cycles. Of all lags, the gateware's takes the fewest cycles.
         assert nodes / (nodes - 1) * 0.99 * clean < cycles[3] < bar * clean
         assert cycles[3] == min(cycles.values())
         assert cycles[0] > 2 * clean  # phases follow one another
@@ -119,7 +120,7 @@ class TestCycles:
         assert best_owner(16384, 8, rates=[1] * 7 + [0.25])[0] == 7
 
     def test_slow_optimizer(self):
-        """No root is chosen if its optimizer would be the bottleneck, as it must update all elements."""
+        """If a root's optimizer would be the bottleneck, because it must update all elements, no root is chosen."""
         assert update_cycles(4096, 8, owner=0, update_rate=0.25) > 4 * 4096
         assert best_owner(4096, 8, rates=[1] * 7 + [0.5], update_rate=0.25)[0] is None
 
@@ -160,8 +161,8 @@ def ends(nodes, **shape):
 
 @pytest.mark.parametrize("nodes", range(2, 17))
 def test_no_deadlock(nodes):
-    """There is no deadlock if the lag is below the room of ingress and root together; two packets and sums
-    suffice."""
+    """A ring cannot deadlock if the lag is less than the packets that an ingress buffers plus the sums that a root
+    buffers. Two of each are enough for the gateware's lag."""
     for credits in (1, 2, 4):
         for room in (1, 2, 4):
             assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))
@@ -169,7 +170,8 @@ def test_no_deadlock(nodes):
 
 
 def test_deadlock():
-    """A lag that is longer than the room of all nodes causes a deadlock. The ingress of each node counts as room."""
+    """A lag of more steps than all nodes can buffer causes a deadlock. The buffer in each node's ingress counts
+    too."""
     longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
                for credits in (1, 2) for room in (1, 2)}
     assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}

@@ -19,7 +19,7 @@ def text(pattern):
 
 
 def digits(offered):
-    """Return the index of the beat offered in each cycle, as text with one character per cycle."""
+    """Return the index of the beat that is offered in each cycle, as text with one character per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
@@ -37,7 +37,7 @@ def test_first_from(pattern, expected):
 
 def run(depth, latency, beats, willing, ready):
     """Simulate a queue: return (i_valid, i_ready, o_valid, offered, level) for each cycle."""
-    held = collections.deque()  # stored beats, with the cycle from which each can be offered
+    held = collections.deque()  # stored beats, each with the first cycle in which it can be offered
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -69,7 +69,7 @@ def test_against_a_queue(depth, latency, source, sink):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_pattern(depth):
-    """The model matches the simulated queue for all patterns of six cycles at its input and output."""
+    """The model matches the simulated queue for all patterns of six cycles, both at the input and at the output."""
     patterns = [flags(marks) for marks in itertools.product(".#", repeat=6)]
     for willing, ready in itertools.product(patterns, patterns):
         got = stream.queue(depth=depth, latency=1, beats=4, willing=willing, ready=ready)
@@ -87,10 +87,10 @@ def test_a_feed():
     assert feed.accept(2) == 2  # a beat is offered from cycle 0 on
     assert feed.offered == 3
     assert feed.accept(4) == 4
-    assert feed.accept(5) == 7  # the queue is ready from cycle 5 and offers from cycle 7
+    assert feed.accept(5) == 7  # the queue is ready from cycle 5 on, and offers a beat from cycle 7 on
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # As no beats are left, the queue offers nothing and stays ready until the end.
+    # There are no more beats, so the queue offers nothing and stays ready until the end.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."
@@ -109,7 +109,8 @@ def test_a_beat_taken():
 
 
 def test_an_output():
-    """A beat is offered from the cycle after it is loaded, and the next one is loaded as soon as it departs."""
+    """A beat is offered from the cycle after it is loaded. The next beat is loaded as soon as the offered one
+    leaves."""
     output = stream.Output(flags("...#.##..."))
     assert [output.load(0), output.departed] == [0, 3]
     assert [output.load(1), output.departed] == [3, 5]

@@ -1,4 +1,4 @@
-"""Order of summation: known answers, and each function compared with plain loops."""
+"""Order of summation: known answers, and a comparison of each function with plain Python loops."""
 
 import math
 
@@ -101,7 +101,7 @@ class TestDefinitions:
             expected = expected + (exponential.log(total)[0] - (row[label] - row.max()))
         assert loss == expected
         weights = np.array(quotients)
-        assert weights.tobytes() != golden.softmax(scores).tobytes()  # since golden softmax multiplies by reciprocals
+        assert weights.tobytes() != golden.softmax(scores).tobytes()  # the golden softmax multiplies by reciprocals
         weights[np.arange(6), labels] -= np.float32(1)
         assert gradient.tobytes() == weights.tobytes()
         exact = sum(math.log(np.exp(row.astype(float) - row[label]).sum())

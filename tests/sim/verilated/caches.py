@@ -28,5 +28,5 @@ def make(kind="verilog", letter="a", size=0, age=0.0):
 
 
 def left(folder):
-    """Names in a folder for one kind of entry, without its lock and the records of its users."""
+    """Names in a folder for one kind of cache entry, other than its lock and the records of its users."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]

@@ -62,7 +62,7 @@ def test_list_of_calls(tmp_path):
 
 
 def test_statements_between_calls(tmp_path):
-    """Statements between two calls become a function, which is called in the same position."""
+    """Statements between two calls are moved to a function, which is called at the same position."""
     lines = "        if (vlSelfRef.a) {\n            vlSelfRef.b = 1U;\n        }\n"
     call = "        Vx___024root___nba_comb"
     path = write(tmp_path, BEFORE + LIST.replace(call, lines + call) + AFTER)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Folder for one kind of entry in a cache that is empty."""
+    """Folder for one kind of entry in an empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verilog"
 
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A truncated library is built again, as it would crash any process that loads it."""
+    """A truncated library is built again, because loading it would crash the process."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -196,7 +196,7 @@ def descendants(process):
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = status(int(path.name))
-        if fields:  # empty if the process has ended
+        if fields:  # no fields if the process has ended
             parents.setdefault(int(fields[1]), []).append(int(path.name))
     pids = [process]
     for number in pids:
@@ -225,7 +225,7 @@ def names(folder):
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
-    """Whatever killed builds have left is removed, and the files of a build that is running stay."""
+    """Files left by killed builds are removed, but the files of a running build are not."""
     killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()

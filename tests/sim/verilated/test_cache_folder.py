@@ -39,7 +39,7 @@ def nobody(monkeypatch, home):
         raise KeyError
 
     for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
-        monkeypatch.setenv(name, "")  # so that it is restored after the test in any case
+        monkeypatch.setenv(name, "")  # makes monkeypatch restore the variable after the test
         monkeypatch.delenv(name)
     if home is not None:
         monkeypatch.setenv("HOME", home)
@@ -121,7 +121,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder has permissions as in the umask, unlike a temporary folder, and no other user can write to
+        """The folder's permissions follow the umask, unlike a temporary folder's, and no other user can write to
         it."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
@@ -158,7 +158,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Simulate an error of the operating system, because file permissions do not restrict every user."""
+        """Simulate an operating system error, because file permissions do not restrict every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -191,7 +191,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """If a tool fails because the disk is full, the error is one line without the tool's output."""
+        """If a tool fails because the disk is full, a one-line error says so, without the tool's output."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -229,8 +229,8 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """A build prunes to well below the limit, so that the next one need not prune; this process's entries are
-        kept."""
+        """When a build removes entries, it removes enough that the next build need not, but no entries of this
+        process."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -251,7 +251,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Files stay if the variable names a folder that is not a cache."""
+        """If the cache variable names a folder that is not a cache, the files in this folder are not removed."""
         make("verilog", "a")
         (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
@@ -317,7 +317,8 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A compiler script that enables an extension builds another library (in this test, only its harness)."""
+    """If a compiler script enables an instruction set extension, another library is built (in this test, only its
+    harness)."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -343,7 +344,7 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     second = library()
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
-    assert len(cache_content.entries()) == 4  # two libraries, and the runtime of Verilator for each
+    assert len(cache_content.entries()) == 4  # two libraries, and Verilator's runtime for each of them
     # Overwrite the first library with the second, as might happen by mistake.
     shutil.copyfile(second, first)
     assert not complete(first.parent)

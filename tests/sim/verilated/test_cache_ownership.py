@@ -21,7 +21,7 @@ DIGEST = "0123456789abcdef01234567"
 def top(tmp_path, monkeypatch):
     """Path of a cache that does not exist yet, with a small size limit."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setenv(cache_folder.LIMIT, "1k")  # exceeded by each build
+    monkeypatch.setenv(cache_folder.LIMIT, "1k")  # every build exceeds this limit
     monkeypatch.setattr(cache_bound, "_added", None)
     return tmp_path / "cache"
 
@@ -76,7 +76,7 @@ def project(path):
     return path
 
 
-#: Names that belong neither to entries of the cache nor to files that accompany entries.
+#: Names of files that are neither cache entries nor files that belong to a cache entry.
 NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-{DIGEST.upper()}",
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
@@ -86,7 +86,8 @@ OWN = [f"linked-{DIGEST}", f"linked-{DIGEST}-62.5-1", f".linked-{DIGEST}-1234567
 
 
 def plant(folder, foreign):
-    """Put foreign files of every form in a folder for one kind of entry; ``foreign`` is outside of the cache."""
+    """Put all kinds of foreign files in a folder for one kind of entry; ``foreign`` is a folder outside of the
+    cache."""
     for name in NAMES:
         project(folder / name)
         (folder / f"{name}.txt").write_text("a user's file")
@@ -120,7 +121,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """Symbolic links are not followed if they take the place of a folder for entries or for records of users."""
+    """If a folder for entries or for records of users is replaced with a symbolic link, the link is not followed."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -161,7 +162,8 @@ def test_links_for_locks(top, tmp_path):
 
 
 def tags(top, tmp_path):
-    """Yield ways to replace the file that marks a folder as a cache: with another program's, or other content."""
+    """Yield actions that replace the file that marks a folder as a cache with another program's file or with other
+    contents."""
     tag, text = top / cache_folder.TAG, cache_folder._TAG
     yield "none", lambda: None
     yield "another program's", lambda: tag.write_text(text.splitlines()[0] + "\n# Made by another program.\n")

@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """Hidden files in the folders of the cache, except for locks, and the files that record users of folders."""
+    """Names of hidden files in the cache, except for locks, and of files in which users of folders are recorded."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -124,8 +124,8 @@ def test_killed_at_each_stage(cache, begin):
     assert path.read_text() == "ring.so"
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
-    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # nothing of killed builds
-    # There is one entry each for the component, its design, the runtime of Verilator and the ring.
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # killed builds have left nothing
+    # There are four entries: for the component, its design, the runtime of Verilator and the ring.
     assert sorted(item.kind for item in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
     assert left(cache) == []
@@ -161,7 +161,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """While a process uses an entry, the entry is not removed, either on request or for the size limit."""
+    """While a process uses an entry, the entry is not removed, whether on request or to meet the size limit."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")

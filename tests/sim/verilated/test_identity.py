@@ -59,18 +59,18 @@ class Applied(wiring.Component):
 
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
-    """Treat source files as loaded, so that these tests can run right after a file has been edited."""
+    """Make source files count as already loaded, so that these tests can run right after a file has been edited."""
     monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
 
 
 class Named(NamedTuple):
-    """A subclass of tuple, which gives a component no identity."""
+    """A subclass of tuple. A component with a parameter of this type has no identity."""
 
     number: int
 
 
 class Numbered(int):
-    """A subclass of int, which gives a component no identity."""
+    """A subclass of int. A component with a parameter of this type has no identity."""
 
 
 def _plus(number):
@@ -108,7 +108,7 @@ def test_parameters():
 
 
 def test_flags():
-    """Flag values count in an identity even if they have no name, as with no bit or several bits set."""
+    """Values of flags are part of an identity even if they have no name, because no bit or several bits are set."""
     assert len({identity_of(Applied(_plus(1), flags=EventFlag(number))) for number in range(4)} - {None}) == 4
 
 
@@ -130,7 +130,7 @@ def test_globals_are_seen(monkeypatch):
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)
         assert identity_of(Queue(shape=3, depth=4)) != before
     identities = set()
-    for number in (1, 2):  # functions with the same code
+    for number in (1, 2):  # functions that have the same code
         with monkeypatch.context() as patch:
             patch.setattr(stream, "connect_stream", _plus(number))
             identities.add(identity_of(Queue(shape=3, depth=4)))
@@ -181,7 +181,7 @@ def test_sources_are_seen(tmp_path):
 
 
 def test_convert(monkeypatch, tmp_path):
-    """A component is elaborated only once per name and platform, unless its stored design is removed."""
+    """A component is elaborated only once for each name and platform, unless the stored design is removed."""
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
     seen = []
     convert = verilog.rtlil.convert
@@ -208,7 +208,8 @@ def test_convert(monkeypatch, tmp_path):
 
 #: Features of nodes that also describe operand formats to the compute engine.
 _OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
-#: For each feature, nodes without it that import its sources, so that these sources are in the nodes' keys.
+#: For each feature, the other features with nodes that import its sources. These sources are therefore in these
+#: nodes' keys.
 IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}
 
 

@@ -58,7 +58,7 @@ def take(ring, node):
 
 
 def line_of(ring):
-    """Return the levels of the line at port 0 of node 0 by the cycle in which they arrive."""
+    """Return the levels of the line at port 0 of node 0, keyed by the cycle in which they arrive."""
     return {cycle - 1 - age: line >> age & 1 for cycle, line, _ in take(ring, 0)[1] for age in range(16)}
 
 
@@ -100,7 +100,7 @@ def test_any_wiring(library):
                     assert [item for item in seen if item.port == link.target[1]] == want
             for cycle, *lines in levels:
                 for port, line in enumerate(lines):
-                    # The line of a signal is low until its first level arrives.
+                    # Before its first level arrives, the line of a signal is low.
                     times = [cycle - 1 - age - LATENCY for age in range(16)]
                     assert line == sum((time >> 1 + port & 1 if time >= 0 else 0) << age
                                        for age, time in enumerate(times)), (cycle, port)
@@ -144,7 +144,7 @@ def test_random_faults(library, seed):
         for cycle in range(700):
             word = words[link][cycle - 1] if 1 <= cycle <= 300 else 0
             valid = int(1 <= cycle <= 300)
-            # Wires keep the last word that the host has offered, which after a packet is the packet's last word.
+            # The wires keep the last word that the host has offered. After a packet, this is the packet's last word.
             shown = word if valid else words[link][-1] if cycle > 300 else 0
             flit = {"valid": valid, "kind": shown >> 1 & 1, "last": int(cycle >= 300), "check": shown >> 8 & 0xFF,
                     "data": shown}
@@ -157,7 +157,7 @@ def test_random_faults(library, seed):
             if flit.pop("valid") and cycle + LATENCY < 700:
                 want.append((cycle + LATENCY, flit["data"], flit["kind"], flit["last"], flit["check"]))
         seen, _ = reports[1 - link]
-        # Reports of the last words have not reached the host yet.
+        # The last words have not been reported to the host yet.
         assert len(seen) > 165
         assert [(item.cycle, item.data, item.kind, item.last, item.check) for item in seen] == want[:len(seen)]
         assert dataclasses.asdict(counts[link]) == {
@@ -178,7 +178,7 @@ def test_random_faults(library, seed):
         ring.run(699)
         reports = [take(ring, node) for node in range(2)]
         counts = [link.faults() for link in ring.links]
-    # In the other ring, the host offers its first word in the second cycle.
+    # In the ring of Amaranth's simulator, the host offers its first word in the second cycle.
     other = PysimRing(TwoPorts, nodes=2, wiring=wiring, faults=faults)
     for node in range(2):
         other.send(node, np.array(words[node], np.uint32))
@@ -221,7 +221,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
 
 
 def test_flips_of_the_line(library):
-    """If the backward line is flipped, its level changes for only one cycle."""
+    """A bit flip on the backward line of a link changes its level for only one cycle."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0)), ((1, 0), (0, 0))]) as ring:
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)
@@ -247,7 +247,7 @@ def test_flips_of_credits(credits_library):
             return stamps
 
         (first, second), = [packets()]
-        sent = second - 2 - LATENCY  # credit takes one cycle to count, and one to the wires
+        sent = second - 2 - LATENCY  # a credit takes one cycle to be counted and one cycle to reach the wires
         assert packets(sent) == [first]
         assert packets(sent - 5) == [first, second - 5]
         assert ring.links[0].faults().back == 1
@@ -299,7 +299,7 @@ def test_the_line_through_cuts_and_changes_of_latency(library):
 
         def level(cycle):
             latency = 16 if cycle < 40 else 5 if cycle < 72 else 9
-            if 72 <= cycle < 76:  # since the latency increases, no level arrives for some cycles
+            if 72 <= cycle < 76:  # because the latency increases, no level arrives for some cycles
                 return None
             time = cycle - latency
             return 0 if time < 0 or 10 <= time < 20 else time >> 1 & 1

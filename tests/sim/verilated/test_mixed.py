@@ -39,7 +39,8 @@ def unmasked(result, masked):
 @pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
 def test_each_node_is_of_its_kind(probe, masking, masked, seed):
-    """Nodes act in the same cycles as in a ring of one kind, for any number of threads and any quantum."""
+    """In a ring of different nodes, each node acts in the same cycles as in a ring of its own kind, for any number of
+    threads and any quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
@@ -95,7 +96,7 @@ def test_state_of_other_places_is_refused(probe, masking):
 
 
 def test_header_of_one_library(probe):
-    """If all nodes are the same, one library and a list of libraries give the same header."""
+    """If all nodes are the same, a single library and a list of libraries result in the same header."""
     with VerilatedRing(probe, nodes=3) as single, VerilatedRing([probe] * 3) as other:
         assert single.header == other.header
         assert probe.digest.encode() in single.header

@@ -99,7 +99,7 @@ print(interrupted)
 
 
 def test_in_parallel_can_be_interrupted_anywhere():
-    """Threads are joined wherever a signal raises its exception, and no thread waits for a lock forever."""
+    """Wherever a signal raises its exception, all threads are joined, and no thread waits for a lock forever."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
                            capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -118,7 +118,8 @@ class TestSignals:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def test_while_it_is_tidied_up(self, tmp_path):
-        """A second signal has no effect during cleanup, and programs that are started then do not ignore it."""
+        """During cleanup, a second signal has no effect, but programs that are started during cleanup do not ignore
+        it."""
         output = []
 
         def tidied_up():
@@ -132,7 +133,7 @@ class TestSignals:
         assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """A signal ends the block even if it arrives in a finalizer, in which Python discards exceptions."""
+        """A signal ends the block even if it arrives during a finalizer, where Python discards exceptions."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)
@@ -169,7 +170,8 @@ class TestSignals:
 
 
 def test_states_of_processes():
-    """The state of a process is right if it is sleeping, stopped, has ended, or is no longer listed."""
+    """The reported state of a process is right, whether the process is sleeping, stopped, has ended, or is no longer
+    listed."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
     try:
         assert status(process.pid)[1] == str(os.getpid())

@@ -120,7 +120,8 @@ def test_convert_identity(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: pytest.fail("elaborated again"))
         assert convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4") == first
-    # A design is converted again if its sources differ, and every time if they change while the process is running.
+    # A design is converted again if its sources differ. If they change while the process runs, it is converted every
+    # time.
     seen = []
     convert_ = verilog.rtlil.convert
     monkeypatch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: (
@@ -149,7 +150,7 @@ def test_verilator_error_is_shown(tmp_path, monkeypatch):
 
 
 class Table(wiring.Component):
-    """Two memories: all words of one are equal, and the words of the other differ."""
+    """Unit with two memories: all words of the first are equal, and all words of the second are different."""
 
     address: In(4)
     o: Out(8)

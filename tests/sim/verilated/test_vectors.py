@@ -37,7 +37,7 @@ class Double(wiring.Component):
 
 
 class Sloppy(wiring.Component):
-    """Unit that outputs the payload of its input stream even while no beat is offered."""
+    """Unit that outputs the payload of its input stream even if no beat is offered."""
 
     i: In(stream.Signature(70))
     seen: Out(70)

@@ -57,8 +57,8 @@ class Map:
     name: str = ""
     #: Cycles needed to recompute the map; by default, the cycles of the forward pass.
     again: int | None = None
-    #: Numbers of the earlier maps that forward and backward read, and of the maps needed to recompute the map; by
-    #: default only the previous map.
+    #: Numbers of the earlier maps that the forward and backward passes read, and of the maps needed to recompute the
+    #: map; by default only the previous map.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
     reads: tuple[int, ...] | None = None
@@ -77,29 +77,29 @@ class Chain:
 
     @property
     def words(self) -> int:
-        """Total number of words of all maps."""
+        """Total number of words of all activation maps."""
         return sum(saved.words for saved in self.maps)
 
     @property
     def cycles(self) -> int:
-        """Number of cycles of a step that keeps all maps."""
+        """Number of cycles of a training step that keeps all activation maps."""
         return self.loss + sum(saved.forward + saved.backward for saved in self.maps)
 
     def again(self, number: int) -> int:
-        """Cycles needed to recompute a map."""
+        """Cycles needed to recompute an activation map."""
         saved = self.maps[number]
         return saved.forward if saved.again is None else saved.again
 
     def needs(self, number: int) -> tuple[int, ...]:
-        """Numbers of the maps needed to recompute a map."""
+        """Numbers of the activation maps needed to recompute a map."""
         return _before(number, self.maps[number].needs)
 
     def reads(self, number: int) -> tuple[int, ...]:
-        """Numbers of the maps read by the backward pass of a map."""
+        """Numbers of the activation maps that the backward pass of a map reads."""
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last step before backward that reads a map: a forward step (by default its own) or the loss."""
+        """Last step before the backward pass that reads a map: a forward step (by default its own) or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -121,26 +121,26 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Timeline of a training step with saved maps, and its costs."""
+    """Timeline of a training step with saved activation maps, and the costs of the step."""
 
     cycles: int
     #: Maximum number of words in use at the same time.
     peak: int
     #: Words moved to and from far memory.
     far_words: int
-    #: Multiply-adds of the recomputed maps.
+    #: Multiply-adds of all activation maps that are recomputed.
     multiplications: int
     #: Events in the order of their starts.
     events: tuple[Event, ...]
 
 
 def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return ``named``; by default only the map before ``number``, if there is one."""
+    """Return ``named`` or, if it is None, only the map before ``number``, if there is one."""
     return named if named is not None else (number - 1,) if number else ()
 
 
 def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
-    """Yield the computations of a step in order, as pairs (kind, map number)."""
+    """Yield the computations of a training step in order, as pairs (kind, map number)."""
     count = len(policies)
     yield from (("forward", number) for number in range(count))
     yield "loss", count - 1
@@ -180,7 +180,7 @@ class _Places:
 
 
 class _Step:
-    """State of a simulated step: computations, moves between memories, and the maps in memory."""
+    """State of a simulated training step: computations, moves between memories, and the activation maps in memory."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
         self._chain = chain
@@ -195,10 +195,10 @@ class _Step:
         self.moves = [*(("out", number) for number in self._swapped),
                       *(("back", number) for kind, number, _ in wanted if kind == "back")]
         self.done: set[tuple[str, int]] = set()
-        self._ready: set[int] = set()  # maps that are in memory for backward
+        self._ready: set[int] = set()  # maps in memory for the backward pass
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield memory requests as (purpose, map number, number of words), in the order of their use."""
+        """Yield memory requests as (purpose, map number, number of words), in the order in which they are needed."""
         back = set(self._swapped)
         for kind, number in self.work:
             for needed in self._needed(kind, number):
@@ -209,12 +209,12 @@ class _Step:
                 yield kind, number, self._maps[number].words
 
     def _needed(self, kind: str, number: int) -> tuple[int, ...]:
-        """Return the maps needed by a computation that follows the loss."""
+        """Return the activation maps needed by a computation that follows the loss."""
         reads = {"backward": self._chain.reads, "remake": self._chain.needs}
         return reads[kind](number) if kind in reads else ()
 
     def cycles(self, kind: str, number: int) -> int:
-        """Return the duration in cycles of a computation, or of a move of a map."""
+        """Return the duration in cycles of a computation, or of moving an activation map."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
         saved = self._maps[number]
@@ -222,7 +222,8 @@ class _Step:
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether the maps and the memory for an event are available, given that all earlier work has ended."""
+        """Return whether the activation maps and the memory for an event are available once all earlier work has
+        ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
@@ -246,7 +247,8 @@ class _Step:
             self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """Free the memory of a map that is not kept, once it has been read and, if swapped, moved out."""
+        """Free the memory of an activation map that is not kept, once it has been read and, if it is swapped, moved
+        out."""
         policy = self._policies[number]
         if self._readers[number] in self.done and (
                 policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
@@ -300,7 +302,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
                events=tuple(events))
 
 
-#: Maximum number of maps of a chain that is searched exhaustively.
+#: Maximum number of activation maps in a chain that is searched exhaustively.
 EXHAUSTIVE = 10
 
 #: Policies that may be used, keyed by the kind of plan.
@@ -311,7 +313,7 @@ KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Decision for a chain: the policies for all maps, and the resulting timeline."""
+    """Policies chosen for all activation maps of a chain, and the resulting timeline."""
 
     policies: tuple[Policy, ...]
     run: Run
@@ -319,12 +321,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """Plan that fits a chain's saved maps into a budget of words."""
+    """Plan that fits a chain's saved activation maps into a budget of words."""
 
     chain: Chain
-    #: Policies of all maps, and the resulting timeline.
+    #: Policies of all activation maps, and the resulting timeline.
     decision: Decision
-    #: Maximum number of words that maps may occupy in the activation memory at any time.
+    #: Maximum number of words that activation maps may occupy in the activation memory at any time.
     budget: int
 
     def __post_init__(self) -> None:
@@ -357,7 +359,7 @@ def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -
 
 
 def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
-    """Yield the pure plans of a kind, which treat all maps by a single rule."""
+    """Yield the pure plans of a kind, which treat all activation maps by a single rule."""
     count = len(chain.maps)
     yield [Policy.KEEP] * count
     if Policy.SWAP in KINDS[kind]:
@@ -369,7 +371,7 @@ def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
 
 
 def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
-    """Yield all plans that differ from ``policies`` in the policy of exactly one map."""
+    """Yield all plans that change the policy of exactly one activation map compared to ``policies``."""
     for number, policy in enumerate(policies):
         for other in allowed:
             if other is not policy:
@@ -391,7 +393,8 @@ def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
 
 
 def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Choose a chain's policies: exhaustively for up to :data:`EXHAUSTIVE` maps, otherwise greedily."""
+    """Choose a policy for each map of a chain: by exhaustive search for up to :data:`EXHAUSTIVE` maps, otherwise
+    greedily."""
     search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
     return search(chain, budget=budget, rate=rate, kind=kind)
 
@@ -426,7 +429,7 @@ class Saved:
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
                  given: Iterable[str] = ()):
         self._steps = steps
-        #: Number of the last step that computes the loss.
+        #: Index of the last step that computes the loss.
         self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
         self._writers: dict[str, list[int]] = {}
         last: dict[str, int] = {}
@@ -436,9 +439,9 @@ class Saved:
             last |= dict.fromkeys(step.reads, number)
         across = [name for name, numbers in self._writers.items() if numbers[0] < self.turn < last.get(name, 0)]
         ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
-        #: Names of the maps, in forward order.
+        #: Names of the activation maps, in forward order.
         self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
-        #: Names of the saved buffers that do not count as maps.
+        #: Names of the saved buffers that do not count as activation maps.
         self.beside = {name for name in across if name in vectors}
         self._there = {*across, *given}
         self._number = {name: number for number, name in enumerate(self.maps)}
@@ -452,11 +455,11 @@ class Saved:
         return range(self._begins[-1], self.turn + 1)
 
     def forward(self, number: int) -> range:
-        """Steps of a map's forward pass, which follow the forward steps of the previous map."""
+        """Steps of an activation map's forward pass, which follow the forward steps of the previous map."""
         return range(self._begins[number], self._begins[number + 1])
 
     def backward(self, number: int) -> range:
-        """Steps of a map's backward pass, up to the last step that reads the map."""
+        """Steps of an activation map's backward pass, up to the last step that reads the map."""
         behind = self._lasts[number + 1] if number + 1 < len(self._lasts) else self.turn
         return range(behind + 1, self._lasts[number] + 1)
 
@@ -472,14 +475,14 @@ class Saved:
         return result
 
     def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
-        """Numbers of the maps before map ``number`` that the given steps read."""
+        """Numbers of the activation maps that the given steps read and that precede map ``number``."""
         read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
         return tuple(sorted(index for index in read if index < number))
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Build the chain of saved maps. ``words`` returns the size of a buffer, ``cycles`` the duration of
-        consecutive steps, and ``multiplications`` the number of multiply-adds of a step."""
+        """Build the chain of saved activation maps. ``words`` returns the size of a buffer, ``cycles`` the duration
+        of consecutive steps, and ``multiplications`` the number of multiply-adds of a step."""
         maps = []
         for number, key in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(key)
@@ -501,7 +504,8 @@ def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
-    """Build a chain of equal layers (one product forward, two backward); the output layer is the loss."""
+    """Build a chain of layers of equal size, with one product per layer in the forward pass and two in the backward
+    pass. The output layer counts as the loss."""
     forward = product_cycles(examples, width, width)
     layer = Map(examples * width, forward, 2 * forward, examples * width ** 2)
     return Chain(f"{count} maps of {width}, batch {examples}", (layer,) * count,

@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Sort keys for the lowest fit; buffers with equal keys are sorted by number.
+#: Sort keys for placing buffers one by one at the lowest free address; buffers with equal keys are sorted by number.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -145,7 +145,7 @@ ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "lifetime": lambda one: (one.first - one.end, one.first),
 })
 
-#: Number of orders that a search tries.
+#: Number of buffer orders that a search tries.
 ROUNDS = 2000
 
 
@@ -170,7 +170,7 @@ def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Open segments for the largest buffers and place the rest at the offsets that ``join`` returns."""
+    """Open segments for the largest buffers, and place other buffers in them at the offsets that ``join`` returns."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -211,8 +211,8 @@ def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
 def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
     """Place buffers in the best of many orders.
 
-    In each round, a buffer that reaches the top moves forward to a random position in the order; the new order is
-    kept if it needs no more words. The search ends early when it reaches the lower bound.
+    In each round, a buffer that reaches the end of the used memory moves forward to a random position in the order;
+    the new order is kept if it needs no more words. The search ends early when it reaches the lower bound.
     """
     fits = [(order, lowest_fit(buffers, order)) for order in (_ordered(buffers, key) for key in ORDERS.values())]
     order, places = min(fits, key=lambda fit: peak(buffers, fit[1]))
@@ -313,7 +313,7 @@ class Room:
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Return whether operation ``number`` is in the buffer's lifetime and ``operand`` in its address range."""
+        """Return whether the buffer is alive at operation ``number`` and its address range contains ``operand``."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
@@ -327,8 +327,8 @@ def rooms_of(plan: Plan) -> dict[str, Room]:
 class ListProgram:
     """Instruction lists of a pass, as written to the activation memory."""
 
-    words: npt.NDArray[np.uint32]  # all lists, in order
-    base: int  # address of the first list
+    words: npt.NDArray[np.uint32]  # words of all instruction lists
+    base: int  # address of the first instruction list
     starts: Sequence[int]  # address of each list, in execution order
     examples: int  # maximum number of examples of a command
     #: Buffers that the host writes before the pass, and buffers that it reads after it. The buffers that the host
@@ -339,11 +339,11 @@ class ListProgram:
 
     @property
     def end(self) -> int:
-        """Address after the last list."""
+        """Address of the first word after the last instruction list."""
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Yield each list's instructions in execution order; raises ``PlanError`` for an invalid one."""
+        """Yield the instructions of each list in execution order. Raises ``PlanError`` for an invalid instruction."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -370,7 +370,7 @@ class ListProgram:
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
     def check(self, plan: Plan, engine: Engine) -> None:
-        """Raise ``PlanError`` if the lists are not the plan's program or overlap the plan's words."""
+        """Raise ``PlanError`` if the instruction lists are not the plan's program or overlap the plan's words."""
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:

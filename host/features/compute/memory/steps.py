@@ -66,7 +66,7 @@ class StepProgram:
     #: Buffers that the host writes before the first step, and buffers that it reads after the last step.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
-    #: Buffers that overwrite another buffer, mapped to the name of that buffer, which is used to store them.
+    #: For each buffer that overwrites another one, the name of the buffer in whose place it is stored.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

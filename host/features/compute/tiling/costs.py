@@ -112,7 +112,7 @@ def _words(job: GemmJob, memory: Place, lanes: int) -> int:
 
 
 def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
-    """Number of elements required in each memory by a product and a list of ``products`` instructions."""
+    """Number of elements required in each memory by a product and an instruction list for ``products`` products."""
     listed = aligned(INSTRUCTION_WORDS * (products + 1))
     return {name: _words(job, memory, lanes) + more
             for name, memory, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
@@ -136,7 +136,7 @@ def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
 
 
 class ModelCost:
-    """Cycles of a command according to the engine's model, which equal the cycles that the engine counts.
+    """Cycles of a command according to the engine's cycle model; they equal the cycles that the engine counts.
 
     The job is a product without factors. ``cycles`` returns the number of cycles of one product of a plan; by
     default, it uses :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
@@ -154,7 +154,7 @@ class ModelCost:
 
 
 def estimated(job: GemmJob, array: Array) -> ModelCost:
-    """Estimate a command's cycles from products that are too large for the model."""
+    """Return a cost function for products that are too large for the cycle model; it estimates a command's cycles."""
     return ModelCost(job, array, functools.partial(estimate, array.model))
 
 

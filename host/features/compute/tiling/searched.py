@@ -32,7 +32,7 @@ BUDGET = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Factors chosen for a product, and the cycle count of a command that consists of this product only."""
+    """Tiling factors chosen for a product, and the cycle count of a command that consists of this product only."""
 
     factors: dict[str, int]  # fields of an instruction
     cycles: int

@@ -22,7 +22,7 @@ from sim.golden.exponential import exp
 
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
-_NEIGHBOURS = 3  # number of neighbours drawn at a time (rho)
+_NEIGHBOURS = 3  # number of neighbours chosen at a time (rho)
 #: A search restarts after 1/12 of its budget without improvement, but at least 25 evaluations.
 _PATIENCE, _LEAST = 12, 25
 
@@ -30,10 +30,10 @@ _PATIENCE, _LEAST = 12, 25
 def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
     """Evaluate states until the budget is exhausted, starting from ``start`` or a random state.
 
-    A few new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state is removed from
-    the queue when its last neighbour has been drawn. After a twelfth of the budget, but at least 25 evaluations,
-    without improvement, the search restarts from a different state. The published rule never restarts, and is limited
-    to the states that are reachable with one form of tile.
+    A few new neighbours of the state with the lowest cost are chosen at random, evaluated and queued. A state is
+    removed from the queue when its last neighbour has been chosen. After a twelfth of the budget, but at least 25
+    evaluations, without improvement, the search restarts from a different state. The published rule never restarts,
+    and is limited to the states that are reachable with one form of tile.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
@@ -48,7 +48,7 @@ def best_first(evaluations: Evaluations, generator: np.random.Generator, *, star
 
 def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State],
           patience: int) -> None:
-    """Search from ``start`` until ``patience`` evaluations have found no better state."""
+    """Search from ``start`` until ``patience`` consecutive evaluations have found no better state."""
     waiting: list[tuple[int, int, State]] = []
     drawn, idle, least = [start], 0, evaluations.cost(start)
     while drawn and idle < patience:
@@ -228,7 +228,7 @@ def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
 
 
 def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate states proposed by Optuna's tree-structured Parzen estimator, as splits of each dimension."""
+    """Search with Optuna's tree-structured Parzen estimator, which proposes how to split each dimension."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -242,7 +242,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    for _ in range(10 * evaluations.left):  # limits the trials, as known states take time but no evaluations
+    for _ in range(10 * evaluations.left):  # limits the trials: known states take time but are not counted
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

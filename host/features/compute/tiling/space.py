@@ -48,7 +48,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product; raises ``ValueError`` if a size is no power of two or a level is missing."""
+    """All states of a product; raises ``ValueError`` if a size is not a power of two or a level is missing."""
 
     sizes: tuple[int, int, int]  # m, k and n: powers of two
     depths: tuple[int, int, int]  # number of levels of m, k and n
@@ -79,7 +79,8 @@ class Space:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves of a factor of two; a move is possible if its source level has a factor of two."""
+        """All moves of a factor of two between two levels of a dimension. A move is possible only in a state whose
+        source level contains a factor of two."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
@@ -98,19 +99,20 @@ class Space:
         return [other for move in self.moves if (other := self.step(state, move)) is not None]
 
     def random(self, generator: np.random.Generator) -> State:
-        """Draw a state; all states are equally likely."""
+        """Return a random state; all states are equally likely."""
         return tuple(self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
                      for exponent, depth in zip(self.exponents, self.depths, strict=True))
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Return the exponents of the factors: numbers of twos, out of ``exponent``, between the sorted ``bars``."""
+        """Split ``exponent`` factors of two at the sorted positions ``bars`` (stars and bars). Returns the number of
+        factors in each part."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
 
 class Level(enum.Enum):
-    """Levels of the loops of a product."""
+    """Loop levels of a matrix product."""
 
     PRODUCTS = "products"
     OUTER = "outer"
@@ -121,14 +123,14 @@ class Level(enum.Enum):
 #: Levels of m and n, from the outermost to the innermost.
 Levels = tuple[Level, ...]
 
-#: Default levels, by the number of levels.
+#: Default levels, keyed by their number.
 _LEVELS: dict[int, Levels] = {
     2: (Level.OUTER, Level.PANEL),
     3: (Level.OUTER, Level.PANEL, Level.TILE),
     4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
 }
 
-#: Base-2 logarithm of the maximum number of products in a list, which ends with an END.
+#: Base-2 logarithm of the maximum number of products in a list; the last instruction of a list is END.
 _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 
@@ -150,11 +152,11 @@ class Plan:
 class Nest:
     """Maps the states of a space of tiling factors to products on an array."""
 
-    #: A space with two levels of k.
+    #: Search space, in which k has two levels.
     space: Space
     array: Array
     job: GemmJob  # product without tiling factors; its sizes may be smaller than the sizes of the space
-    levels: Levels = ()  # levels of m and n; by default, determined by how many there are
+    levels: Levels = ()  # levels of m and n; the default depends on how many there are
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
@@ -176,7 +178,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Return the plan for a state or, if the state does not fit, by how many factors of two it is too large."""
+        """Return the plan for a state. If it does not fit, return by how many factors of two it is too large."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
@@ -186,7 +188,7 @@ class Nest:
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # If lines run along k or m, each panel must start at the beginning of a memory row.
+        # If operands are stored in lines along k or m, each panel must start at the beginning of a memory row.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
@@ -209,7 +211,7 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """Return the tile form closest to a state, and the difference as a number of factors of two."""
+        """Return the number of the tile shape closest to a state, and how many factors of two they differ by."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
@@ -243,9 +245,9 @@ class Evaluations:
         self._most = min(budget, len(nest.space))
         self.costs: dict[State, int] = {}  # cost of each state, in order of evaluation
         self.measured = 0  # number of evaluations of states that fit
-        #: Lowest cost after each evaluation; includes costs of states that do not fit until one does.
+        #: Lowest cost after each evaluation. Until a state fits, costs of states that do not fit are included.
         self.curve: list[int] = []
-        self.best: State | None = None  # state with the lowest cost; the first of them if there are several
+        self.best: State | None = None  # first state with the lowest cost
 
     @property
     def worst(self) -> int:
@@ -273,6 +275,7 @@ class Evaluations:
         return cost
 
     def reward(self, state: State) -> float:
-        """Number of cycles that a fully used array would need, divided by the cost of the state."""
+        """Efficiency of a state: number of cycles that a fully used array would need, divided by the cost of the
+        state."""
         job, array = self.nest.job, self.nest.array
         return job.m * job.k * job.n / (array.rows * array.lanes) / self.cost(state)

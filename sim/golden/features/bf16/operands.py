@@ -21,12 +21,12 @@ def _flushed(bits: Bits) -> Bits:
 
 
 def bfloat16(bits: npt.ArrayLike) -> Bits:
-    """Round binary32 encodings to bfloat16, as binary32; subnormal results become zeros of the same sign."""
+    """Round binary32 encodings to bfloat16 and return binary32; subnormal results become zeros of the same sign."""
     return _flushed(conversion.from_bfloat16(conversion.to_bfloat16(bits)))
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Multiply operands rounded to bfloat16: exact, except that results below 2^-126 become signed zeros.
+    """Multiply operands rounded to bfloat16. Products are exact, but those below 2^-126 become signed zeros.
 
     Binary32 can represent all 16 bits of a product exactly, even of a subnormal product just below 2^-126, so no
     product is rounded up to this limit.

@@ -110,7 +110,8 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Inverse of :func:`_ordered`, in units of the smallest subnormal number; also defined beyond infinity."""
+    """Number at a position of :func:`_ordered`, as a multiple of the smallest subnormal number. The positions of
+    infinity and NaNs continue the sequence of finite numbers."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
@@ -118,7 +119,7 @@ def _scaled(position: int) -> int:
 
 
 def _first_above(twice: int) -> int:
-    """Find the smallest position for which 2 * ``_scaled(position)`` exceeds ``twice``."""
+    """Find the smallest ``position`` at which 2 * ``_scaled(position)`` is greater than ``twice``."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2

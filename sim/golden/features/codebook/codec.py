@@ -64,5 +64,5 @@ class CentroidCodec:
         return self.table.decode(packet, count, self.codebook or (0,) * self.centroids)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how many of the available words a packet of ``count`` elements spans; each word is a unit."""
+        """Return the span of a packet of ``count`` elements, with missing data counted in words."""
         return whole_words(self.max_words(count), len(np.asarray(words)))

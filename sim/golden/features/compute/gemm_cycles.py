@@ -163,8 +163,8 @@ class _Run:
         self.uncommitted -= not settled and self.memory.commit(cycle)
         finished = settled and self.drained > 0
         self.drained -= finished
-        # A removed item frees room in its queue in the next cycle, and a new item is visible in the next cycle. Sinks
-        # are therefore simulated before sources, and levels are sampled at the start of the cycle.
+        # In the next cycle, a removed item's entry is free again, and a new item becomes visible. Sinks are therefore
+        # simulated before sources, and levels are sampled at the start of the cycle.
         fetches = (self.initial, self.gate, self.operands)
         for fetch in fetches:
             fetch.level = len(fetch.tags)

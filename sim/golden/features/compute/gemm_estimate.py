@@ -26,7 +26,7 @@ _REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Step of the outer loops: rows of A and B to load, all beats, and the beats before the first term."""
+    """Step of the outer loops: rows of A and rows of B to load, beats, and how many beats precede the first term."""
 
     a: int
     b: int
@@ -67,9 +67,10 @@ def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
 
 
 def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Lower bound on a job's cycles: beats and panel loads are sequential, and beats follow their panels."""
+    """Lower bound on a job's cycles. Beats and panel loads are each sequential, and a panel is loaded before
+    its beats."""
     read, ended = _LEAD, 0
-    before = 0  # end of the beats two steps earlier
+    before = 0  # cycle when the beats of the step before the previous step ended
     latest = (0, 0)
     for step in loads(model, job):
         begun = ended + step.beats

@@ -81,7 +81,8 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any, and for each tile, its announcement, if any, and its beats."""
+    """Step of the outer loops: the panels to load, and the beats of each tile with its announcement. Panels and
+    announcements are None where the step has none."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -89,7 +90,8 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in one step: whether its sums begin or end in this step, and its initial rounds and terms."""
+    """Work on a tile in one step: whether its sums begin or end in the step, and how many initial rounds and
+    terms it has."""
 
     tile: Tile
     first: bool
@@ -257,7 +259,7 @@ class LoopNest:
                 done = max(offer, following)
                 following = latest = max(done + 1, free)
                 if step.panel is not None:
-                    # The panel register is always empty by that cycle.
+                    # The panel register is always empty when a step offers its panels.
                     outputs["panels"].load(offer - 1)
                     payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)

@@ -47,7 +47,7 @@ class Beats:
 
     a: Bits  # shape (beats, rows)
     b: Bits  # shape (beats, columns)
-    rows: Flags  # whether each row is used, in shape (beats, rows)
+    rows: Flags  # whether each row is used, with shape (beats, rows)
     #: Flags and tile number, with one value for each beat.
     initial: Flags
     first: Flags
@@ -107,7 +107,7 @@ class MacUnits:
         self._issued, self._fresh, self._banks = 0, True, 0
         self._complete: deque[int] = deque()
         self._waiting, self._number = 0, 0
-        self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
+        self._stages: list[int | None] = [None] * 2  # row in each drain stage: 1 for the last of a tile, else 0
 
     def step(self, cycle: int, take: bool) -> bool:
         """Advance by one cycle, accepting a result row if ``take``; return whether a beat can be accepted."""
@@ -151,7 +151,7 @@ class MacArray:
     #: Parameters of the gateware unit.
     rows: int
     columns: int
-    product: int = 6  # cycles from elements to their product
+    product: int = 6  # latency in cycles from elements to their product
     operands: str = FP32  # format of operands
 
     #: Latency in cycles from issuing a beat until its sum is stored, excluding the multiplier's latency.
@@ -181,8 +181,9 @@ class MacArray:
         beat, ``ready`` the cycles when the sink is ready, and ``last`` the beats in the last round of a sum.
 
         A beat is accepted when the previous beat is issued, and can be issued from the next cycle on: in any cycle if
-        no sum is in progress, else 8 n + 1 cycles after the previous beat. The first beat of a last round also waits
-        for a free bank: a bank is freed when the last row of the tile two tiles earlier has been read.
+        no sum is in progress, otherwise 1, 9, 17, … cycles after the previous beat. The first beat of a last round
+        also waits for a free bank: tiles alternate between two banks, and a bank is free once its last row has been
+        read.
         """
         final = np.asarray(last, np.bool_)
         feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
@@ -206,7 +207,8 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: two stages that move together, for row position and result, and a skid buffer."""
+    """Drain of complete tiles. A stage for the row's position and a stage for the result advance together, and are
+    followed by a skid buffer."""
 
     BANKS = 2
 
@@ -216,7 +218,7 @@ class _Drain:
         self._end = len(self._ready) - 1
         self.offered = np.full(self._end, -1, np.int64)  # index of the row offered in each cycle, or -1
         self._rows, self._placed, self._departed = 0, -1, -1
-        # For the latest rows, the cycles with a full buffer, as (first cycle, cycle after the last).
+        # Periods in which the skid buffer was full, for the latest rows: (first cycle, cycle after the last).
         self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
 

@@ -19,9 +19,9 @@ class Memory:
     """Memory pacing: each function returns whether a transfer can happen in the given cycle."""
 
     latency: int = 2  # minimum number of cycles from accepting a request to its response
-    #: Whether a request can be accepted, and whether a write can be accepted.
+    #: Whether a request (``request``) or a write (``write``) can be accepted.
     request: Callable[[int], bool] = _always
-    response: Callable[[int], bool] = _always  # whether a response arrives once its latency has elapsed
+    response: Callable[[int], bool] = _always  # whether a response can arrive, if its latency has elapsed
     write: Callable[[int], bool] = _always
     #: Whether the oldest write reaches the memory; checked from the cycle after it was accepted.
     commit: Callable[[int], bool] = _always

@@ -39,7 +39,7 @@ class Read:
 class Trace:
     """Handshakes of all streams of the panel buffer, cycle by cycle."""
 
-    #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
+    #: Values per cycle of ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready`` and ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
     offered: npt.NDArray[np.int64]  # index of the operands offered with ``o__valid``, otherwise -1
 

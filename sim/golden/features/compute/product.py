@@ -33,7 +33,7 @@ class MatrixProduct:
     rows: int
     columns: int
     blocks: int = 128
-    product: int = 6  # cycles from elements to their product
+    product: int = 6  # latency in cycles from elements to their product
     operands: str = FP32  # format of operands
 
     #: Latency in cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from
@@ -90,7 +90,7 @@ class MatrixProduct:
     def tiles(self, job: Job, a: Bits, b: Bits, c: Bits) -> tuple[list[Tile], Bits, Bits]:
         """Return a job's tiles, the initial values of tiles that request them, and the result rows, in order.
 
-        Elements beyond the edge of the matrix are zero and have no meaning.
+        Elements of tiles beyond the edge of the matrix are set to zero and must be ignored.
         """
         tile_rows, tile_columns = self.rows << job.tile, self.columns * (SLOTS >> job.tile)
         shape = tuple(-(-size // length) * length for size, length in ((job.m, tile_rows), (job.n, tile_columns)))

@@ -26,14 +26,14 @@ class RowCycles:
     #: Latency in cycles from a square to the reciprocal of its root, and interval between squares.
     roots: int = 60
     interval: int = 2
-    answer: int = 5  # cycles from a request to its answer
+    answer: int = 5  # latency in cycles from a request to its answer
     settle: int = 2  # latency in cycles from accepting a write until the memory contains it
 
     #: Latency in cycles from accepting a job to raising ``bad``.
     CHECKED = 2
 
     def job(self, job: Job, blocks: Sequence[Block]) -> int:
-        """Latency in cycles from accepting a job to ``done``: the cycles of its blocks, or of its rejection."""
+        """Latency in cycles from accepting a job to ``done``, or to ``bad`` if the job is invalid."""
         if not blocks:
             return self.CHECKED
         return 2 + sum(_Block(self, job, block).cycles() for block in blocks)
@@ -58,7 +58,7 @@ class _Block:
         return self._store()
 
     def _load(self) -> None:
-        """Read the operands; store the cycles when they become available in ``there``."""
+        """Read the operands. ``there`` receives the cycles when they become available."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -110,7 +110,7 @@ class _Block:
                 self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in cycles]
 
     def _elements(self, pass_: Pass, cycle: int) -> list[int]:
-        """Cycles when the elements of a pass are issued, for a pass that may begin in ``cycle``."""
+        """Cycles when the elements of a pass are issued. ``cycle`` is the earliest start of the pass."""
         model, rows = self.model, self.block.rows
         single = pass_.result in (Result.SCALAR, Result.ROOT)
         turns = rows * (2 if pass_.twice else 1)

@@ -91,7 +91,7 @@ class Rows:
         return right
 
     def _results(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-        """Results keyed by target, before ``start`` is added, and whether all row numbers in ``y`` are valid."""
+        """Results keyed by target, before ``start`` is added; and whether the row numbers in ``y`` are valid."""
         right = True
         match self.function:
             case RowFunction.ADD:

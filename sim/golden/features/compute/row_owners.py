@@ -18,11 +18,11 @@ class RowOwners:
         self.numbers: npt.NDArray[np.uint8] = np.zeros(rows, np.uint8)
 
     def write(self, rows: npt.ArrayLike, owner: int = 0) -> None:
-        """Tag the written rows; rows written by the host belong to any buffer."""
+        """Tag the written rows with their buffer; rows written by the host can be read for any buffer."""
         self.numbers[np.asarray(rows, np.int64)] = owner
 
     def dead(self, rows: npt.ArrayLike, owner: int) -> int | None:
-        """Return the lowest row that is read for a buffer other than its writer, or None."""
+        """Return the lowest row that was written for a different buffer than it is read for, or None."""
         asked = np.asarray(rows, np.int64)
         writers = self.numbers[asked]
         wrong = asked[(owner != 0) & (writers != 0) & (writers != owner)]

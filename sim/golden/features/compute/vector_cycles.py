@@ -21,13 +21,13 @@ class VectorCycles:
 
     units: int = 4  # number of multiply-add pipelines
     interval: int = 2  # cycles of a division
-    quotient_latency: int = 53  # cycles from an element to its gradient
-    answer: int = 5  # cycles from a request to its answer
+    quotient_latency: int = 53  # latency in cycles from an element to its gradient
+    answer: int = 5  # latency in cycles from a request to its answer
     product_latency: int = 20  # latency in cycles from an element to its product with a reciprocal
 
     def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
         """Latency in cycles of a vector job, from its acceptance to ``done``."""
-        # In this cycle, the last element of the first block is accepted; the wait for the first response is included.
+        # Cycle when the last element of the first block is accepted, including the latency of the first response.
         row = columns if softmax else columns + 1
         end = 3 + self.answer + min(rows, self.block) * row + 2
         while True:
@@ -49,7 +49,7 @@ class VectorCycles:
         return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
 
     def _softmax(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a softmax block with its last element accepted in cycle ``loaded``.
+        """Last cycle of a softmax block whose last element is accepted in cycle ``loaded``.
 
         The row totals enter the divider one at a time. Elements follow after the last total, but not before the
         reciprocal of their row is ready.
@@ -60,7 +60,7 @@ class VectorCycles:
         return end + self.product_latency + 2
 
     def _block(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block with its last element accepted in cycle ``loaded``."""
+        """Last cycle of a block whose last element is accepted in cycle ``loaded``."""
         begin = loaded + self._program(rows, columns, ONCE) + 1
         written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
         summed = begin + 2 + THREADS * (rows + 1)

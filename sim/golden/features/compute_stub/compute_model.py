@@ -60,7 +60,7 @@ class ComputeModel:
 
     def _clear(self) -> None:
         """Discard the rows in flight."""
-        self._step = 0  # elapsed steps of the pace
+        self._step = 0  # number of steps of the pace that have elapsed
         self._reads = RowReads()
         self._taken = 0  # rows passed to the writer
         self._writes = False
@@ -92,11 +92,11 @@ class ComputeModel:
                     link_reset=inputs.link_reset)
 
     def _due(self) -> bool:
-        """Return whether the pace allows another row to leave in this cycle."""
+        """Return whether another row may leave in this cycle, at the pace of the command."""
         rows, steps = max(self._rows, 1), self._command["duration"] - 4
         if rows >= steps:
             return True
-        # Step k ends k + 1 cycles after the start; row n is due after ceil(n * steps / rows) steps.
+        # Step k ends k + 1 cycles after the start; row n may leave after ceil(n * steps / rows) steps.
         return (self._step - 1) * rows // steps > self._taken
 
     def _advance(self, outputs: Outputs, inputs: Inputs, *, launch: bool) -> int:

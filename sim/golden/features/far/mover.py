@@ -18,10 +18,10 @@ OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a move to the far memory or ``back``, if only the far memory causes wait cycles.
+    """Number of cycles of a move to the far memory, or from it with ``back``, if only this memory adds wait cycles.
 
-    The far memory transfers ``rate`` words per cycle, in whole cycles per row, and answers after ``latency`` cycles.
-    The latency must not exceed the time for :data:`OUTSTANDING` rows at this rate.
+    The far memory transfers ``rate`` words per cycle, with a whole number of cycles per row, and answers after
+    ``latency`` cycles, which must not exceed the time for :data:`OUTSTANDING` rows at this rate.
     """
     rows = -(-length // lanes)
     if not rows:

@@ -121,7 +121,7 @@ def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsified:
-    """Result of SPARSIFY; the dropped count is the event's detail and increments ELEMENTS_MASKED."""
+    """Result of SPARSIFY. The event reports ``dropped`` as its detail, and ELEMENTS_MASKED increases by it."""
 
     gradients: Numbers
     errors: Numbers
@@ -191,7 +191,7 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
 
 
 def _job(elements: Numbers) -> masking.Job | None:
-    """Decode a job from its elements in memory; None if it is invalid in itself."""
+    """Decode a job from its elements in memory; None if any of its fields is invalid."""
     if len(elements) < JOB_ELEMENTS:
         return None
     halves = (elements & 0xFFFF).tolist()

@@ -41,9 +41,9 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """For each number except the first, ``factor`` times the smallest binary32 number that rounds to it, as bits.
+    """For each number except the first, bits of the smallest binary32 x such that x / ``factor`` rounds to it.
 
-    Numbers are in units of 2 ** (``power`` + 1). Ties round to the number with an even code.
+    Numbers are in units of 2 ** (``power`` + 1). A tie rounds to the number with an even code.
     """
     return [_binary32(factor * (low + high), power) + (1 - code % 2)
             for code, (low, high) in enumerate(itertools.pairwise(numbers))]

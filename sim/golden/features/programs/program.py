@@ -38,7 +38,7 @@ Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """Wait until node ``unit`` has run ``after`` commands of a queue in the pass ``lag`` passes earlier."""
+    """Wait until node ``unit`` has run ``after`` commands of a queue in an earlier pass, ``lag`` passes before."""
 
     unit: int
     queue: int
@@ -47,7 +47,7 @@ class Remote(NamedTuple):
 
 
 def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
-    """Return a command's wait for another node as it applies to ``node``, or None if it has no waits."""
+    """Return the wait for another node that a command has on ``node``, or None if the command has no such waits."""
     return remotes[node] if remotes else None
 
 
@@ -63,10 +63,11 @@ class Timed:
     name: str
     duration: int
     collective: bool = False
-    #: (``after``, ``lag``) for each other queue, in ascending order: its first ``after`` commands must have ended in
-    #: the pass ``lag`` passes earlier; 0 means no wait. Waits that refer to a pass before the first are met.
+    #: (``after``, ``lag``) for each other queue, in ascending order: the queue's first ``after`` commands must have
+    #: ended in the pass ``lag`` passes earlier; 0 means no wait. In passes that have no such earlier pass, the
+    #: command does not wait.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()  # for each node, its wait for another node; empty if there are none
+    remotes: tuple[Remote | None, ...] = ()  # each node's wait for another node; empty without waits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Span:
 
 
 class _Model:
-    """The queues of all nodes, in node order, with the waits of their commands."""
+    """Queues of all nodes, in node order, and what each of their commands waits for."""
 
     def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
         self._commands, self._nodes = commands, nodes
@@ -101,12 +102,12 @@ class _Model:
         return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
-        """Return the queues that start an item together: all nodes' queues for a collective, else only its queue."""
+        """Return the queues that start an item together: for a collective, one per node, else its own queue."""
         count = len(self._commands)
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 
     def waits(self, queue: int, index: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the waits for other queues: node, queue, and number of commands that must have ended."""
+        """Yield what a command waits for: node, queue, and how many commands of that queue must have ended."""
         node, number, own, position = self.at(queue, index)
         command = self._commands[own][position]
         rest = [other for other in range(len(self._commands)) if other != own]

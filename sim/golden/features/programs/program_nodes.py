@@ -47,7 +47,7 @@ class ProgramNodes(Nodes):
             raise ValueError(f"Commands must not wait for ever, not with {done} of them done")
 
     def _may_start(self, queues: Sequence[Sequence[Placed]], done: list[list[int]], rank: int, queue: int) -> bool:
-        """Whether the next command of a queue may start; for a collective, whether it may on all nodes."""
+        """Whether the next command of a queue may start. A collective must be able to start on all nodes."""
         count = done[rank][queue]
         number, position = divmod(count, len(queues[queue]))
         command = queues[queue][position]

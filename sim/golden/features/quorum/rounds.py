@@ -103,7 +103,7 @@ class Closer:
         self._known[node, tag] = cycle
 
     def time(self, tag: int, opened: int) -> int | None:
-        """Return the cycle when a round closes that rank 0 has awaited since ``opened``; None while unknown.
+        """Return the cycle when a round closes, or None if unknown. Rank 0 has waited for it since ``opened``.
 
         The deadline starts once rank 0 waits for the round and at least one of the round's sets is known to it.
         """
@@ -153,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Number and element sums of gradients without a status; all zero if every gradient is accounted for."""
+        """Number of gradients without a status, and sums of their elements; all zero if none is missing."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -177,15 +177,15 @@ class QuorumRounds:
         self.nodes, self.length = nodes, length
         self.weights = tuple(weights)
         self.closed: int | None = None  # number of the latest closed round
-        self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
+        self.ledgers = [Ledger(length) for _ in range(nodes)]  # counts and sums of gradient sets, one ledger per node
         self.ages: dict[int, int] = {}  # age of the late set in the latest closed round, keyed by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
         """Record a set that a node has computed or that was restored in a resumed run.
 
-        A set that is too late to have a weight in the latest closed round is dropped immediately. Sets of closed
-        rounds may therefore be recorded before or after :meth:`close`, unless it closes a round that uses the set.
+        A set that is too late to have a weight in the latest closed round is dropped immediately. A set may
+        therefore be recorded after its round was closed, but not after a round that uses the set was closed.
         """
         sets = self._sets[node]
         if tag in sets:
@@ -203,8 +203,8 @@ class QuorumRounds:
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round and return the contribution of each node to the ring's sum. Raises ``ValueError`` if the
-        masks name missing sets, or if the index is not the sum of the sets' weights."""
+        """Close a round and return the contribution of each node to the ring's sum. Raises ``ValueError`` if a set
+        in the masks is missing, or if the round's index is not the sum of the weights of its sets."""
         tag, index = closed.tag, 0
         parts, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
@@ -238,7 +238,7 @@ class QuorumRounds:
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Scale-table index of a round with these masks, which events do not report."""
+        """Index into the scale table for a round with these masks. It is computed because events do not report it."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

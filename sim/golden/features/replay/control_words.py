@@ -118,7 +118,7 @@ class KeepAlive:
 
     def __init__(self) -> None:
         self.o: int | None = None
-        self._due: int | None = None  # hops of the next KEEPALIVE
+        self._due: int | None = None  # number of hops in the KEEPALIVE to be sent next, or None
         self._count = 0
 
     @staticmethod
@@ -178,10 +178,10 @@ class ControlHub:
         self.o: int | None = None
         self._left = 0  # number of remaining words in the message
         self._unit: int | None = None
-        self._sender: int | None = None  # unit whose message has begun
+        self._sender: int | None = None  # unit that is sending a message
 
     def handed(self, word: int) -> tuple[int | None, Message]:
-        """Unit that a word is offered to, or None, and the word as the unit receives it."""
+        """Unit to which a word is offered, or None, and the word as offered to this unit."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         foreign = False

@@ -62,9 +62,9 @@ class SumCodec:
         return packet.unpack(packed, count, self.width).astype(np.uint32)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the span of ``count`` codes within the available words; a unit is a word."""
+        """Return the span of ``count`` codes, with missing data counted in words."""
         return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "SumCodec":
-        """Return the codec itself."""
+        """Return this codec, which has no codebook."""
         return self

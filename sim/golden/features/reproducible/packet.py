@@ -172,7 +172,7 @@ class _Rounds:
         return pack_fields(fields)
 
     def scatter(self, number: int, hop: int) -> tuple[int, Words]:
-        """Number of elements, and payload, of the packet with the sums of the first ``hop`` + 1 nodes."""
+        """Element count and payload of the packet that contains the sums of the first ``hop`` + 1 nodes."""
         prefix, segment = self._prefix(number, hop), number - AHEAD[SCATTER]
         if segment < 0:
             return 0, prefix
@@ -183,7 +183,7 @@ class _Rounds:
         return len(codes), np.concatenate([prefix, words, np.array(check, np.uint32)])
 
     def gather(self, number: int) -> tuple[int, Words]:
-        """Number of elements, and payload, of a packet of the all-gather, which is the same at each hop."""
+        """Element count and payload of a packet in the all-gather, in which all hops send the same packet."""
         prefix, segment = self._prefix(number, -1), number - AHEAD[GATHER]
         if segment < 0 or not self.gathered:
             return 0, prefix
@@ -216,7 +216,7 @@ def collective_packets(gradients: Bits, *, width: int, operation: str, segment: 
     nodes, length = gradients.shape
     blocks = []
     for block, segments in enumerate(segment_indices(length, nodes, segment, block_offset=block_offset)):
-        addends = np.roll(canonical(gradients), -block, axis=0)  # the first addend comes from rank ``block``
+        addends = np.roll(canonical(gradients), -block, axis=0)  # the first addend is that of rank ``block``
         sums = [partial_sums(addends[:, index], width=width) for index in segments]
         words = []
         if gathered is not None:

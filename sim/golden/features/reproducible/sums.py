@@ -35,7 +35,7 @@ Flags = npt.NDArray[np.bool_]
 GROUP = 32
 
 _ONES = 255
-#: Bias: the exponent of the bound 2**(F - 126) is the field F minus this number.
+#: Bias of exponent fields: a field F stands for the bound 2**(F - 126).
 _BIAS = 126
 
 

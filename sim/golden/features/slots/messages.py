@@ -102,7 +102,7 @@ class Outputs:
 @dataclasses.dataclass(frozen=True)
 class _State:
     #: Valid messages; words of an incoming message and its ``check`` so far; and a message that ended in the
-    #: previous cycle, which is dropped if ``refused`` because there was no room.
+    #: previous cycle, which is dropped if ``refused`` because the buffer was full.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0
@@ -119,7 +119,7 @@ class _State:
     open: bool = False
     due: int = 0  # expected number of the next message
     responding: bool = False  # whether a response to the host has started
-    owes: bool = False  # whether an empty message must be sent back
+    owes: bool = False  # whether an empty message must be sent as an answer
     words: tuple[int, ...] = ()  # sent words of an unfinished message
     held: bool = False  # whether the rest of an answer is waiting or, at rank 0, the host's packet is dropped
     fresh: bool = True  # whether no part of an answer has been sent yet
@@ -142,7 +142,7 @@ class Gate:
         return s.entering or not (s.local or s.remote or message)
 
     def _head(self) -> Header | None:
-        """Header of a message awaiting a decision, or None."""
+        """Header of the oldest message before the message is accepted or dropped, or None."""
         s = self.state
         return Header.parse(s.kept[0][0][0]) if s.place == 0 and s.header is None else None
 
@@ -153,7 +153,7 @@ class Gate:
             return None
         word, last = s.kept[0][s.place]
         if s.header is None:
-            return word, 1  # ends the open request early
+            return word, 1  # ``last`` ends the open request, since a new one begins
         return word, int(last or bool(at.rank and s.place == s.header.count and s.header.end))
 
     def _make(self, at: Inputs) -> int | None:

@@ -1,11 +1,11 @@
 """Timing model of a fused update with packets sent in slots.
 
 With slots (docs/ring/slots.md), a superframe consists of a lap around the ring that collects records, a lap that
-grants S slots, and S slots, each as long as the longest packet plus a gap. S is the minimum of 16, the room in each
-node, and the largest number of remaining packets of any node. (With the smallest number, there would be no slot for
-the last packets of a node that has missed a slot.) In each slot, a node sends its next packet if the packet is
-complete; otherwise the slot is lost. Before its first packet, a node reports remaining packets only if the first
-packet will be complete when the slots begin. Constants of a hop come from
+grants S slots, and S slots, each as long as the longest packet plus a gap. S is the minimum of 16, the number of
+packets that each node can still accept, and the largest number of remaining packets of any node. (With the smallest
+number, there would be no slot for the last packets of a node that has missed a slot.) In each slot, a node sends its
+next packet if the packet is complete; otherwise the slot is lost. Before its first packet, a node reports remaining
+packets only if the first packet will be complete when the slots begin. Constants of a hop come from
 :mod:`sim.golden.ring_cycles`, as in the gateware; the constants of laps and slots come from hdl/features/slots/.
 """
 
@@ -20,7 +20,8 @@ from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
 
 __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
-#: Cycles that a control word takes through a node (without wires), and cycles from the laps' end to the first slot.
+#: Cycles that a control word takes through a node, without wires, and cycles from the end of the laps to the first
+#: slot.
 CONTROL_HOP, MARGIN = 8, 16
 #: Number of packet slots between messages.
 _MESSAGE_EVERY = 4
@@ -49,7 +50,7 @@ DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 @dataclasses.dataclass(frozen=True)
 class SlotRun:
-    """Cycle count of an update in slots, and numbers of superframes, slots, and slots that some node left empty."""
+    """Cycle count of an update in slots, and numbers of superframes, slots, and slots that a node left unused."""
 
     cycles: int
     superframes: int
@@ -97,7 +98,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Compute the completion times of packets, in order, up to the first with an unknown source."""
+        """Compute the completion times of packets, in order, until the time of a packet's source is unknown."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]
@@ -107,7 +108,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
                 there = node.source[packets[number]]
             else:
                 there = 0
-            needed = node.ends[number] - egress_words  # number of words that must have left
+            needed = node.ends[number] - egress_words  # words to send before this packet fits into the egress
             if needed > 0:
                 first = next(index for index, end in enumerate(node.ends) if end >= needed)
                 if first >= len(node.begun):
@@ -134,7 +135,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
 
     for node in ring:
         prepare(node)
-    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # free: cycle when rank 0 may request records
+    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # free is the cycle from which rank 0 may request records
     while any(len(node.begun) < len(packets) for node in ring):
         begin = free + laps * lap + (MARGIN if laps else 0)
         pending, rooms = 0, MAX_SLOTS

@@ -34,8 +34,8 @@ _HOP, _MARGIN = 8, 2
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record that a node sends to all other nodes. It contains the number of packets for its successor, the room for
-    its predecessor's packets, the longest packet's length in words, and whether it has a message."""
+    """Record that a node sends to all other nodes: its number of pending packets, the number of packets that it can
+    still accept from its predecessor, the longest packet's length in words, and whether it has a message to send."""
 
     pending: int = 0
     room: int = 0
@@ -47,7 +47,7 @@ class Record:
         return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
 
     def word(self, rank: int, odd: int) -> int:
-        """Control word that carries this record of node ``rank``, for an odd or even table."""
+        """Control word with this record, sent by node ``rank``. ``odd`` is 1 in every other superframe."""
         return _RECORD | rank << 4 | odd << 8 | self.bits << 9
 
     @classmethod
@@ -58,8 +58,8 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Table computed from the records. It has the number of packet slots, the longest packet's length in words, the
-    rank other than 0 with messages (or 0), and whether this rank owns the first message slot."""
+    """Table computed from the records: the number of packet slots, the longest packet's length in words, the lowest
+    rank above 0 that has a message (or 0), and whether the first message slot belongs to this rank, not to rank 0."""
 
     slots: int = 0
     longest: int = 0
@@ -82,7 +82,8 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Slot: its length, and the rank that sends a message in it; without such a rank, every node sends a packet."""
+    """Slot of a superframe: its length in cycles, and the rank that may send a message in it. If this rank is None,
+    the slot is for packets, and every node may send one."""
 
     cycles: int
     owner: int | None = None
@@ -109,7 +110,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """Slots of a node, timed by its TIME; ``slot`` is None, except between a slot's ``begin`` and the next slot."""
+    """Slots of a node, which begin at values of its TIME. ``slot`` is the slot in progress, or None."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -128,12 +129,13 @@ class SlotTable:
         return int(self._left is not None)
 
     def left(self, time: int) -> int:
-        """Number of cycles until the first or next slot, minus 1."""
+        """One less than the number of cycles until the next slot begins."""
         return self._boundary - time - 1 & 0xFFFF
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
              gap: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` makes them end at ``target``."""
+        """Simulate a cycle. ``granted`` loads the slots of ``table``. ``sets`` makes ``target`` the time when slots
+        end."""
         self.begin = self.over = 0
         if self._left is None:
             if granted:
@@ -153,7 +155,8 @@ class SlotTable:
 
 
 class RecordLaps:
-    """Cycle-accurate model of record laps: nodes send records at the time of a LAP, and later after the last slot."""
+    """Cycle-accurate model of record laps, in which every node sends its record around the ring. A LAP sets the time
+    of the first record lap; each later one follows the last slot of a superframe."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
@@ -162,19 +165,19 @@ class RecordLaps:
         self.table = Table()
 
     def reset(self) -> None:
-        """Abort the record lap in progress."""
+        """Abort the current trip of records around the ring."""
         self.o: Message | None = None
         self.granted = self.home = self.sets = 0
         self.gathers = False
-        self._calls = False  # whether LAP must be offered
-        self._sent = False  # whether the own record has been sent
+        self._calls = False  # whether rank 0 must offer a LAP
+        self._sent = False  # whether this node's own record has been sent
         self._due = False  # whether rank 0 may send its own record
         self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
         self._turn: list[int] = []  # ranks of the records still to arrive
-        self._final = self._checks = False  # whether all records have arrived; the same value, one cycle later
+        self._final = self._checks = False  # whether all records have arrived; and the same, delayed by one cycle
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time at which the slots end; valid while ``sets`` is high."""
+        """Low bits of the time at which the slots end. Only valid while ``sets`` is high."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     @property
@@ -276,7 +279,7 @@ class Sender:
         if entering is not None and ready:
             self._words.append(entering)
             ended = entering[1]
-        if self._least == 1:  # packets are counted a cycle later
+        if self._least == 1:  # a queue for messages counts its packets one cycle later
             ended, self._ended = self._ended, ended
         self.whole += ended - goes
 
@@ -293,7 +296,7 @@ class Path:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
-        self._inside: tuple[bool, bool, bool] | None = None  # whether a packet passes, is a message, is for this node
+        self._inside: tuple[bool, bool, bool] | None = None  # whether a word is forwarded, of a message, for here
         self._check = self._checked = 0  # check of the words on the wires, and check to send
         # Whether this node's message word is on the wires, whether it is the last, and whether its check follows.
         self._counts = self._ends = self._checks = False

@@ -226,7 +226,7 @@ def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
 
 def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
                  functions: Functions = summation) -> int:
-    """Run a set and its update with all units on every worker; return the loss as a bit pattern."""
+    """Run a set and its update on workers that each hold all units; return the loss as a bit pattern."""
     units, last = server.units, len(server.units) - 1
     forward, backward = accesses(units)
     with np.errstate(all="ignore"):
@@ -325,7 +325,7 @@ class _Worker:
 
 def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
               functions: Functions = summation) -> tuple[int, list[Moved]]:
-    """Run a set and its update layer by layer; return the loss as a bit pattern, and the transfers of each worker."""
+    """Run a set and its update layer by layer. Return the loss as a bit pattern, and each worker's transfers."""
     units, last = server.units, len(server.units) - 1
     workers = [_Worker(share, microbatch, functions) for share in shares]
     forward, backward = accesses(units)

@@ -64,7 +64,7 @@ class TableCodec:
         return self.table.decode(packet, count, self._codebook) if len(packet) else np.zeros(0, np.uint32)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Find the extent of a packet of ``count`` elements in the available words; a unit is a group.
+        """Find the span of a packet of ``count`` elements, with missing data counted in groups.
 
         A word is invalid if its exponents are not in ascending order.
         """

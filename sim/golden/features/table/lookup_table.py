@@ -152,10 +152,11 @@ class LookupTable:
         return shift
 
     def bounds(self, centroids: npt.ArrayLike | None) -> Bits:
-        """Bounds between centroids, in the compared bits: just above the midpoint of two centroids."""
+        """Bounds between centroids, with only the compared bits. A bound is just above the midpoint of two
+        centroids."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
-        # Each range of equal compared bits is represented by its midpoint.
+        # Fractions with equal compared bits form a range, which is represented by its midpoint.
         middle = 1 << shift if shift else 0
         bounds = (table[:-1] + table[1:] - middle) // (2 << shift) + 1
         limited: Bits = np.minimum(bounds, (1 << (self.format.fraction_bits - shift)) - 1).astype(np.uint32)

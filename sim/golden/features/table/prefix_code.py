@@ -95,8 +95,8 @@ class PrefixCode:
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the number of words in a packet, given the code length of each element (including any escaped
-        exponent) and of the end mark; each element takes one more byte for its sign and fraction."""
+        """Return the number of words in a packet, given the code lengths of the elements (with any escaped exponent)
+        and of the end mark. Each element also takes one byte for its sign and fraction."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:

@@ -114,8 +114,8 @@ class FaultyLink:
             ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
             ``most``, cycles lost in total and the most cycles lost to one of the ``measured`` faults; ``escaped``,
             words that arrived corrupted; ``refused`` and ``silent``, packets with such words that the CRC-32 detected
-            or missed; ``invented``, control words that arrived corrupted; ``hanging`` and ``overrun``, links that
-            stopped, or were sent packets without room.
+            or missed; ``invented``, control words that arrived corrupted; ``hanging``, links that stopped; and
+            ``overrun``, links that were sent packets for which they had no free buffer space.
         """
         outcome = _Outcome()
         self._library.replay_run(ctypes.byref(_Part(int(kind), latency, int(stalls), faults, seed)),

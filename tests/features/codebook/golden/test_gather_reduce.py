@@ -25,7 +25,7 @@ def test_edges():
 
 @pytest.mark.parametrize("centroids", [4, 8, 16, 32, 64])
 def test_against_the_dense_product(centroids):
-    """At full input and centroid widths, products equal dense products in Python integers."""
+    """At full input and centroid widths, products equal dense products computed with Python integers."""
     generator = np.random.default_rng(centroids)
     for rows, columns in ((1, 1), (3, 2), (8, 100), (5, 300)):
         indices = generator.integers(0, centroids, (rows, columns))
@@ -46,7 +46,7 @@ def test_extremes():
 
 
 def test_a_matrix_from_a_packet():
-    """Products with decoded indices equal products with the expanded elements."""
+    """The product with a packet's indices equals the product with the packet's decoded elements."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (8, 20))
     table = generator.integers(0, 1 << 15, 16)

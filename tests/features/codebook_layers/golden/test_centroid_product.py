@@ -14,7 +14,7 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Add the inputs of an example whose index in a row of the matrix is ``centroid``, term by term."""
+    """Add, one by one, the inputs of an example for which a row of the index matrix contains ``centroid``."""
     total = np.float32(0)
     for index, value in zip(indices, x, strict=True):
         if index == centroid:
@@ -32,7 +32,7 @@ def test_by_hand():
 
 
 def test_order():
-    """Sums that depend on the order of additions follow the specified order of all their terms."""
+    """Sums whose result depends on the order of additions are computed in the specified order."""
     big = np.float32(1e8)
     inputs = np.array([[big, 1, -big], [big, -big, 1]], np.float32)
     assert model.gather(np.array([[0, 0, 0]]), inputs, 1).ravel().tolist() == [0, 1]
@@ -90,7 +90,7 @@ def test_fixed_point():
 
 
 def test_indices_in_memory():
-    """Indices are stored in one line per output group: eight columns per memory row, lane 0 lowest."""
+    """Each group of outputs has a line of indices in memory: eight columns per row, lane 0 in the lowest bits."""
     indices = np.array([[1, 2], [3, 4], [5, 6]])
     assert model.pack_indices(indices, 2).tolist() == [[0x4231, 0], [0x0605, 0]]
     assert model.pack_indices(np.arange(9)[None], 4).tolist() == [[0x0001_0000, 0x0003_0002, 0x0005_0004, 0x0007_0006,

@@ -47,7 +47,8 @@ def test_panels_left_out():
 
 @pytest.mark.parametrize(("rounds", "least"), [(2, 0.94), (3, 0.96), (4, 0.99)])
 def test_against_model(rounds, least):
-    """Matrix products of power-of-two sizes exceed the estimate by a few percent at most, less with long panels."""
+    """Products of power-of-two sizes take at most a few percent more cycles than estimated, fewer with long panels.
+    """
     job = GemmJob(m=64, k=64, n=64, a=Matrix(2, 0, 16), b=Matrix(1, 0, 16), c=Matrix(0, 0, 16), rounds=rounds)
     for tile in range(4):
         for row_tiles in range(0, 5 - tile, 2):

@@ -60,6 +60,6 @@ def test_legal(change, legal):
 
 
 def test_blocks():
-    """A term's group determines the high bits of its block number, in bit-reversed order."""
+    """The high bits of a term's block number are given by the term's group, in bit-reversed order."""
     nest = model.LoopNest(rows=4, lanes=4, blocks=16)
     assert [nest.block(1, term) for term in range(4)] == [1, 9, 5, 13]

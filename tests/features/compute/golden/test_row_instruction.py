@@ -1,4 +1,4 @@
-"""Test the golden ROWS and SOFTMAX instructions in lists: their results, and the checks of their operands."""
+"""Test the golden model of the instructions ROWS and SOFTMAX in lists: results, and checks of the operands."""
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def test_gather(memories, started):
 
 
 def test_scatter(memories):
-    """Rows with equal numbers are added one after another; unselected table rows keep all bits, even in NaNs."""
+    """Rows with equal row numbers are added one after another; other table rows keep all bits, even those of NaNs."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))
@@ -212,7 +212,8 @@ USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift devi
 @pytest.mark.parametrize("started", [0, 1])
 @pytest.mark.parametrize("function", RowFunction, ids=lambda member: member.name)
 def test_operands_without_use(memories, function, started):
-    """Each function accepts, rejects or requires a start, and ignores operands it does not use."""
+    """Each function accepts, rejects or requires a start operand as specified, and ignores operands it does not use.
+    """
     begins = function in (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
     if (started and not begins) or (not started and function is RowFunction.ADD):
         assert run(memories, rows(function, started=started))[0] == Outcome(EventStatus.BAD_INSTRUCTION, 0)

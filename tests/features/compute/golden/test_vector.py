@@ -8,7 +8,7 @@ from sim.golden.features.compute.vector_cycles import VectorCycles
 
 
 def test_right_labels():
-    """With valid labels, loss and gradient equal the results of the host's functions."""
+    """With valid labels, the loss and the gradient equal the results of the host's functions."""
     generator = np.random.default_rng(1)
     scores = (5 * generator.standard_normal((30, 10))).astype(np.float32)
     labels = generator.integers(10, size=30)
@@ -88,7 +88,8 @@ def test_legal(job, legal):
 
 
 def test_cycles():
-    """Loading, program frames, quotients and the end take the stated cycles, for one element and for two blocks."""
+    """Loading, program frames, quotients and the end of a job take the stated cycles, for one element and two blocks.
+    """
     loading, frames, quotients = 3 + 5 + 2 + 2, 12 + 1 + 17, 1 + 53 + 2 + 1
     assert VectorCycles().job(1, 1) == loading + 16 * frames + quotients + 5
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3

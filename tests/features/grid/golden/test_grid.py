@@ -66,7 +66,7 @@ def test_exact_sums(rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_order_of_additions(rows, columns):
-    """Elements are summed along rows, starting at their block's column, then along columns, starting at its row."""
+    """Elements are added along rows, from the column of their block on, and then along columns, from its row on."""
     generator = np.random.default_rng(rows * 16 + columns)
     length = 700
     gradients = random_gradients(generator, rows * columns, length, density=0.9).reshape(rows, columns, length)

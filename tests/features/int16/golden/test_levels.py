@@ -60,7 +60,7 @@ def test_any_cut(cut):
 
 @pytest.mark.parametrize("count", range(2, 9))
 def test_any_order_without_saturation(count):
-    """Without saturation, updates give the same weights in any order, and so do errors that are only added."""
+    """Without saturation, the order of gradients affects neither updated weights nor errors that only accumulate."""
     generator = np.random.default_rng(count)
     weights = elements(generator, LENGTH, limit=MOST // 2)
     gradients = elements(generator, count, LENGTH, limit=2 * (MOST // 2 // count) - 2)  # updates halve the gradients
@@ -72,7 +72,7 @@ def test_any_order_without_saturation(count):
         kept, left = sparsified(shares[order], weights, NEVER)
         assert not kept.any()
         assert (left == errors).all(), order
-        # With a threshold, the order decides which elements are kept, but nothing is lost.
+        # With a threshold, the order decides which elements are kept, but kept elements and errors have the same sum.
         kept, left = sparsified(shares[order], weights, 1000)
         assert (kept + left == weights + shares.sum(axis=0)).all(), order
 

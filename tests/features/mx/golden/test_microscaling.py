@@ -140,7 +140,7 @@ def test_scales_rounded_up(element):
 
 
 def test_scale_rounded_up_by_hand():
-    """The scale is doubled for numbers above 6, except for subnormals and at the largest scale."""
+    """A number above the largest element doubles the scale, unless it is subnormal or the scale is the largest."""
     for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
         blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
         assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number

@@ -10,14 +10,17 @@ SEEDS = range(40)
 
 
 def overlapped(compute, communicate):
-    """Program of compute commands and of transfers that each wait for a number of compute commands."""
+    """Program of compute commands, and of transfers that each wait until a number of compute commands have ended."""
     return [[Timed(f"C{n}", cycles, waits=((0, 0),)) for n, cycles in enumerate(compute)],
             [Timed(f"X{n}", cycles, collective=True, waits=((after, 0),))
              for n, (cycles, after) in enumerate(communicate)]]
 
 
 def chunked(sizes):
-    """Program with eight layers of 100 cycles and 64 elements; a transfer takes 50 cycles plus one per element."""
+    """Program for eight layers, each with 100 cycles of computing and 64 elements.
+
+    A transfer takes 50 cycles plus one per element.
+    """
     ends = list(itertools.accumulate(sizes))
     return overlapped([100] * 8, [(50 + 64 * size, end) for size, end in zip(sizes, ends, strict=True)])
 
@@ -45,7 +48,7 @@ class TestKnownAnswers:
             ("C0", 0, 10), ("X0", 13, 18), ("C1", 18, 28), ("X1", 31, 36)]
 
     def test_passes(self):
-        """A wait with a lag lets passes overlap. A wait for a pass before the first pass ends immediately."""
+        """If a wait has a lag, passes can overlap. A wait for a pass before the first one ends immediately."""
         queues = [[Timed("C", 10, waits=((1, 2),))], [Timed("X", 25, waits=((1, 0),))]]
         spans = timeline(queues, passes=4, gap=0, delay=0)
         assert [span.start for span in spans if span.queue == 0] == [0, 10, 35, 60]

@@ -39,7 +39,7 @@ _TIMEOUT = 600
 _GRID = 16
 #: Number of seconds after which a simulation with a flip counts as hanging.
 _PATIENCE = 300
-#: Bits are drawn from all parts of the engine except the optimizer, which processes the finished sums.
+#: The bits to flip are chosen at random from the whole engine except the optimizer, which processes finished sums.
 _DRAWN, _LEFT_OUT = "engine.", "engine.datapath.update"
 
 
@@ -55,9 +55,9 @@ class Flip:
 
 
 class FlippedRing(VerilatedRing):
-    """Ring that forks in the cycle of each of its ``flips``, a sorted list, and stores the children's answers.
+    """Ring that forks in the cycle of each flip in ``flips``, a sorted list, and stores the children's answers.
 
-    ``flip`` is None in the parent, the flip in a child, and False in a child without a flip.
+    ``flip`` is None in the parent, the flip in a child that has one, and False in a child without a flip.
     """
 
     def __init__(self, library, *, nodes):
@@ -131,7 +131,7 @@ class _Case:
         self.settle, ring.commands.settle = ring.commands.settle, self._settle
 
     def _settle(self, events):
-        """Wait until the ring is quiet only if events are missing, since word counts are not needed."""
+        """Wait for a quiet ring only if events are missing; otherwise return at once without word counts."""
         return self.settle(events) if None in events else (None, 0)
 
     def memories(self):
@@ -189,7 +189,8 @@ class _Case:
 
 
 def play(name, operation, count, seed, only=""):
-    """Run a command ``count`` times, each time with one flipped bit, in paths or a stage selected by ``only``.
+    """Run a command ``count`` times and flip one bit each time; ``only`` selects a stage or paths of candidate bits.
+
     Returns a list of dictionaries, for :func:`tests.features.reproducible.flips.report.show`.
     """
     generator = np.random.default_rng([seed, *f"{name}{operation}".encode()])

@@ -9,7 +9,7 @@ from tests.features.reproducible.flips.nodes import NODES
 
 __all__ = ["COLUMNS", "STAGES", "effect", "is_drawn", "named", "show", "unit"]
 
-#: Effects of a flip. Those from WRONG_SUM to "other" mean that the flip was detected.
+#: Effects of a flip. The effects from WRONG_SUM to "other" mean that the flip was detected.
 COLUMNS = ("no effect", "WRONG_SUM", "BAD_CRC", "refused", "time-out", "other", "silent")
 _REFUSED = ("WRONG_COLLECTIVE", "WRONG_BLOCK", "WRONG_LENGTH", "WRONG_SEQUENCE", "WRONG_SOURCE", "WRONG_CODEC")
 _TIME_OUTS = ("INGRESS_TIMEOUT", "EGRESS_TIMEOUT")
@@ -47,7 +47,9 @@ def _stage(name):
 
 
 def is_drawn(path, only):
-    """Whether a path belongs to the stage ``only``, or contains the text ``only`` if no stage has this name."""
+    """Whether ``only`` selects a path: it names the path's stage or, if no stage has this name, is a part of the
+    path.
+    """
     return _stage(unit(path)) == only if only in STAGES else only in path
 
 
@@ -69,8 +71,10 @@ def effect(result):
 
 
 def named(result):
-    """Return whether a WRONG_SUM event names the node in which the bit flipped, and whether this is so or the flipped
-    node itself names its predecessor, as it does if a packet was already wrong when the node added to it.
+    """Return whether a WRONG_SUM event names the flipped node, and whether such an event names this node or comes
+    from it.
+
+    The flipped node names its predecessor if a packet was already wrong when the node added to it.
     """
     events = [(rank, event[1] >> 24) for rank, event in enumerate(result["failure"])
               if event and event[0] == "WRONG_SUM"]
@@ -98,9 +102,11 @@ def show(results):
 
 
 def _numbers(results):
-    """Row of the table: numbers of flips in total, with each effect, and with an event although memories have wrong
-    elements. For WRONG_SUM, numbers of flips with an event that names the right node, with an event that names it or
-    comes from it, and with a named segment that no node has written (only all-reduces).
+    """Row of the table: number of flips in total, with each effect, and with both an event and wrong elements in
+    memory.
+
+    For WRONG_SUM: number of flips whose event names the right node, whose event names it or comes from it, and whose
+    event names a segment that no node has written (all-reduces only).
     """
     counts = collections.Counter(map(effect, results))
     written = sum(result["failure"] is not None and any(neither for _, neither in result["wrong"].values())

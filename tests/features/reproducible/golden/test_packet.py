@@ -108,7 +108,7 @@ def test_pack_fields():
 
 
 def weighted(codes):
-    """Sum of codes, multiplied by the weights of the checksum."""
+    """Checksum of codes: each code is multiplied by its weight, and the products are added modulo 2**32."""
     return int((codes * (1 + 2 * np.arange(len(codes), 0, -1))).sum()) % 2 ** 32
 
 
@@ -138,7 +138,7 @@ def test_checksum(width):
 
 
 def test_field_hash():
-    """Known hashes; a bit that is wrong in any set of words, and swapped or missing words, change the hash."""
+    """Known hashes; wrong bits in any subset of the words, and swapped or missing words, change the hash."""
     assert field_hash(np.zeros(0, np.int64)) == 0x9E37_79B9
     assert field_hash(np.array([1])) == 0xC6EF_3733 ^ 1
     assert field_hash(np.array([1, 2, 3, 254, 5])) == 0xDDE6_E678 ^ 0xC060_403F ^ 5
@@ -163,7 +163,7 @@ def listed(packets):
 
 
 def test_by_hand_16():
-    """Known packets of two nodes with one group: integers have 15 bits, are below 2**2, and count units of 2**-12."""
+    """Known packets of two nodes with one group: 15-bit integers in units of 2**-12, for numbers below 2**2."""
     gradients = ring.bits([[1.0, -0.5, np.inf, -0.0], [2.0, 0.25, 1.0, 0.0]])
     first, second = collective_packets(gradients, width=16, operation="ALL_REDUCE")
     # The first node's integers are 4096, -2048, infinity, 0, with the weights 9, 7, 5 and 3 in the checksum. The hash
@@ -179,7 +179,7 @@ def test_by_hand_16():
 
 
 def test_by_hand_32():
-    """Known packets with a block of two segments: integers of 31 bits, below 2**1, in units of 2**-29."""
+    """Known packets with a block of two segments: 31-bit integers in units of 2**-29, for numbers below 2**1."""
     gradients = np.zeros((2, 96), np.uint32)
     gradients[0, :2] = ring.bits([1.5, -1.0])
     gradients[1, [0, 64]] = ring.bits([np.nan, -8.0])
@@ -227,7 +227,7 @@ class Node:
         self.starts, self.bits = group_starts([len(gradients)]), addend_bits(width, addends)
 
     def prefix(self, words):
-        """Largest exponent fields of the nodes so far; ``words`` is None at the first node."""
+        """Largest exponent field of each group at the nodes so far; ``words`` is None at the first node."""
         own = exponent_fields(self.gradients, self.starts)
         return own if words is None else np.maximum(own, unpack_fields(words, len(own)))
 
@@ -259,7 +259,7 @@ class Node:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
 def test_each_node_adds_its_own(nodes, width):
-    """Each packet can be derived from the received packet, the node's gradients and the agreed exponent fields."""
+    """Each packet follows from the received packet, the node's own gradients and the agreed exponent fields."""
     length, segment, offset = 700, 64, nodes - 1
     gradients = numbers(nodes, (nodes, length))
     segments = ring.segment_indices(length, nodes, segment, block_offset=offset)
@@ -296,7 +296,7 @@ def test_each_node_adds_its_own(nodes, width):
 
 
 def test_order():
-    """Both phases alternate, in the same order at all ranks; a packet has the segment number of its data."""
+    """The two phases alternate in the same order at all ranks; each packet has the segment number of its data."""
     for packets in collective_packets(numbers(1, (3, 96 * 3)), width=16, operation="ALL_REDUCE", segment=32):
         phases = [("SR", -1), ("AG", -2), ("SR", 0), ("AG", -1), ("SR", 1), ("AG", 0), ("SR", 2), ("AG", 1),
                   ("AG", 2)]
@@ -362,7 +362,8 @@ def test_words_of_gateware(width, length, packets, words):
 @pytest.mark.parametrize(("width", "segment", "packets", "ratio"), [
     (32, 256, 105, 1.0098), (32, 512, 57, 1.0088), (16, 256, 105, 0.5098), (16, 512, 57, 0.5088)])
 def test_words_of_an_all_reduce(width, segment, packets, ratio):
-    """Each of four nodes sends the stated ratio of raw words in an all-reduce of 16,384 elements."""
+    """In an all-reduce of 16,384 elements, each of four nodes sends the stated number of words relative to raw words.
+    """
     nodes, length = 4, 16_384
     gradients = numbers(0, (nodes, length))
     codec = CODECS[f"sum{width}"]

@@ -109,7 +109,7 @@ def test_orders(nodes, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_one_node(width):
-    """A ring of one node sends nothing, and rounds its gradients as in any sum."""
+    """A ring of one node sends nothing, but rounds its gradients as in any other sum."""
     gradients = numbers(3, (1, 333))
     expected = sum_of(gradients, width=width)
     result, traffic = ring.all_reduce(gradients, gradient_codec=codec_of(width))
@@ -147,7 +147,8 @@ def test_cuts(size, nodes, width):
 
 @pytest.mark.parametrize("size", [32, 160, 1_000, 4_000, 9_000])
 def test_parameters(size):
-    """A parameter reduced by its own command gives the same sums as in a bucket, where each starts a group."""
+    """A parameter has the same sums in a command of its own as in a bucket, where each parameter starts a new group.
+    """
     length = min(4 * size + 65, 9_000)
     gradients, bounds = numbers(size, (4, length)), cuts(length, size)
     expected = sum_of(gradients, width=16, lengths=[stop - start for start, stop in bounds])

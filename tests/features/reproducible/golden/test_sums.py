@@ -59,7 +59,7 @@ def test_bits_of_addends():
 
 
 def test_by_hand():
-    """Known integers: four bits, below 2**1, count units of 1/4, with ties to even and a limit of 7/4."""
+    """Known four-bit integers for numbers below 2**1: in units of 1/4, with ties to even and a limit of 7/4."""
     values = bits([1.0, 0.125, 0.375, -0.875, 1.96875, -1.9999, 0.0])
     starts = group_starts([len(values)])
     fields = exponent_fields(values, starts)
@@ -116,7 +116,7 @@ def test_exponents():
 
 
 def test_infinities():
-    """Infinities and NaNs affect only their own elements; their neighbours keep all bits."""
+    """Infinities and NaNs affect only their own elements; neighbouring elements are unchanged."""
     addends = numbers(5, (4, 2 * GROUP)) & 0xBFFF_FFFF  # all magnitudes are below 2
     plain = sum_of(addends, width=16)
     for row, column, value in ((0, 3, np.inf), (1, 4, -np.inf), (2, 5, np.nan), (0, 6, np.inf), (3, 6, -np.inf)):

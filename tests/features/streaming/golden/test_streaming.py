@@ -50,7 +50,7 @@ def state_of(model):
 
 
 def test_zeros_of_a_block():
-    """In a block with the values 2^0 to 2^-15, the expected number of elements is rounded to zero."""
+    """In a block with the values 2^0 to 2^-15, each format rounds the expected number of elements to zero."""
     block = ring.bits(2.0 ** -np.arange(16))
     assert [counts(block, codec).zeros for codec in ("mx4", "mx6", "mx9")] == [13, 11, 8]
     assert counts(block).zeros == 0
@@ -104,7 +104,9 @@ def test_relay_is_resident(layers, workers, rule):
 
 
 def test_words_of_a_microbatch():
-    """An inner layer moves inputs and outputs in the forward pass, inputs and both gradients in the backward."""
+    """In the forward pass, an inner layer moves its inputs and outputs; in the backward pass, inputs and both
+    gradients.
+    """
     host = server(units_of([64, 64, 64, 64, 10]))
     _, moved = streaming_set(host, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)

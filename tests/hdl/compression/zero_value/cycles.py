@@ -1,6 +1,6 @@
 """Cycle-accurate golden models of encoder and decoder, as recurrences over beats and words.
 
-A beat is accepted as soon as it is valid and there is room.
+A beat is accepted as soon as it is valid and there is space for it.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from sim.golden.zero_value import GROUP
 
 
 class _Input:
-    """Input register of a unit; a beat leaves it as soon as there is room."""
+    """Input register of a unit; a beat leaves it as soon as the unit has space for it."""
 
     def __init__(self, count, willing):
         self.feed, self._free = Feed(count, willing), 0
 
     def accept(self, room):
-        """Return the cycle in which the next beat leaves the register, not before ``room``."""
+        """Return the cycle in which the next beat leaves the register; ``room`` is the earliest possible cycle."""
         self._free = max(self.feed.accept(self._free) + 1, room)
         return self._free
 
@@ -43,7 +43,7 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
     beat = 0
 
     def room():
-        """First cycle in which there is room for the next beat."""
+        """First cycle in which there is space for the next beat."""
         stored = len(fetched) + len(group)
         return max(fetched[stored - depth] + 1 if stored >= depth else 0, masked + 1 if beat == beats - 1 else 0)
 

@@ -58,7 +58,8 @@ def test_adder_latency(positions):
     # In a group with a single value, the value follows its mask one cycle later than usual.
     assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
 
-#: Groups are written while later groups are read, so only the last group, at most 33 words, exceeds the bound.
+#: Delay of the adder in cycles. Groups are written while later groups are read, so only the last group, of at most 33
+#: words, adds to it.
 ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
@@ -74,7 +75,7 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """The adder takes one cycle per nonzero position and per mask at any density, even across groups."""
+    """At any density, the adder takes one cycle per nonzero position plus one per mask, even across groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
@@ -176,7 +177,8 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Streams cut at any point give one well-formed sum per pair, with an error unless both are complete."""
+    """If streams are cut at any point, each pair gives one well-formed sum, with an error unless both are complete.
+    """
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)

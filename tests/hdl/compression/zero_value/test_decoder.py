@@ -87,7 +87,7 @@ def test_decoder_short_streams(lanes):
 
 
 def _whole_beats(words, lanes):
-    """Return a stream's elements, zero from a partial beat on, and whether the stream ends within a group."""
+    """Return a stream's elements, with zeros from the first partial beat on, and whether it ends within a group."""
     groups, at, short = [], 0, False
     while at < len(words):
         places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)
@@ -104,7 +104,7 @@ def _whole_beats(words, lanes):
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_cut_streams(lanes, sink):
-    """Streams may be cut at any point while the output stalls; one group may wait when the next one is cut."""
+    """Streams may be cut at any point, even while the output stalls and a group waits as the next one is cut."""
     for seed in range(3):
         generator = np.random.default_rng([seed, lanes])
         streams = [model.encode(vector) for vector in random_vectors(generator, 3_000)]

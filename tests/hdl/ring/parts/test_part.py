@@ -49,7 +49,7 @@ def test_parts(name):
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """A ring reads each memory it uses through a port, and writes through a port unless only the host writes."""
+    """A ring has a read port for each memory that it reads, and a write port for each memory that it writes."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only nodes with a weight codec have setup fields for decoding. Decoded sums follow a separate sequence that
-    ends with the final sums instead of a gather."""
+    """Only nodes with a weight codec have setup fields for decoding. Sums that are decoded follow a sequence of their
+    own, which ends with the final sums instead of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
@@ -93,7 +93,8 @@ def test_errors():
 
 
 def test_example():
-    """The example part in the interface's documentation elaborates and can replace the residual."""
+    """The part that the interface's documentation shows as an example can be elaborated, and can replace the residual
+    part."""
     names = vars(contract) | {each.__name__: each for each in (
         Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
     exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)

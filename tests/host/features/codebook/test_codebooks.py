@@ -132,7 +132,8 @@ def test_codebook():
 
 
 def test_gradient_of_centroids():
-    """A centroid's gradient is the sum of its weights' gradients; an unused centroid stays unchanged."""
+    """The gradient of a centroid is the sum of its weights' gradients. A centroid that no weight uses stays
+    unchanged."""
     codebook = Codebook(np.array([1, 2, 3, 4], np.float32), np.array([[0, 0, 2], [2, 2, 1]]))
     gradient = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     assert codebook.gradient(gradient).tolist() == [3, 6, 12, 0]

@@ -35,7 +35,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """Expected state of a ring. If weights use a table, their signs and exponents must be exact."""
+    """Expected state of a ring. If the weight codec is table32, the signs and exponents of weights must be exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -219,7 +219,7 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # The first three runs may damage any word; all further runs damage the all-gather.
+            # The first three runs may damage any word; all further runs damage a word of the all-gather.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))

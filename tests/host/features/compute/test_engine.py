@@ -1,4 +1,5 @@
-"""Training on golden nodes that compute: the host's results, the words that are written, and invalid runs."""
+"""Training on golden nodes with COMPUTE: results equal the host's, the words written are as expected, and invalid
+runs are rejected."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -86,7 +87,7 @@ class TestSameBits:
         training = train(ring, few, config)
         train(other, host_task(few, config), on_host(config))
         np.testing.assert_array_equal(ring.weights, other.weights)
-        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model them
+        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model these cycles
 
 
 class TestSteps:
@@ -131,7 +132,7 @@ class TestSteps:
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
         assert ring.hooks.loads == 5
-        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model them
+        assert all(step.compute_cycles is None for step in training.steps)  # golden nodes do not model these cycles
 
     def test_measurement(self, few):
         """The test set is classified in several passes; a node may have no examples in the last one."""

@@ -101,12 +101,12 @@ def test_tables(data, task):
                 assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 7 examples cost as much as shares of 8, and 10 outputs as much as 12.
+        # A node's share of 7 examples costs as much as 8, and 10 outputs cost as much as 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
 class Counted:
-    """A transport that counts request payload words by opcode."""
+    """Transport that counts the payload words of requests by opcode."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -122,7 +122,7 @@ class Counted:
 
 
 def test_words_to_a_node(task, monkeypatch):
-    """A node receives only inputs, labels, a setting and the program in each step."""
+    """In each step, the host sends a node only inputs, labels, a setting and the program."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
     with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
         run = make_trainer(ring, task, config)
@@ -143,7 +143,8 @@ def test_words_to_a_node(task, monkeypatch):
                 again = examples != before[0][rank]
                 programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
-                # The learning rate is written in every step, but the number of examples only when it changes.
+                # The learning rate is written in every step, but the number of examples is written only when it
+                # changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
                 # Four lists of sixteen words each are loaded only when a node's number of examples changes.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
@@ -153,7 +154,7 @@ def test_words_to_a_node(task, monkeypatch):
 
 
 def test_refused_list(task):
-    """A damaged list ends the run immediately; the error names the node and the instruction."""
+    """A damaged list ends the run immediately, and the error names the node and the instruction at fault."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)

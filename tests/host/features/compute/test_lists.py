@@ -28,7 +28,8 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Return memories with the parameters and the lists; words to be written by the lists start as NaN."""
+    """Return memories that contain the parameters and the lists. Words that the lists will write are initially
+    NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
@@ -77,7 +78,7 @@ def test_are_the_model(widths, array, most, batches):
         model.parameters[model.places] += generator.standard_normal(len(model.places)).astype(np.float32) / 8
         x = generator.standard_normal((count, inputs)).astype(np.float32)
         labels = generator.integers(0, outputs, count)
-        if seed == 1:  # gives an infinite score and NaNs
+        if seed == 1:  # this input gives an infinite score and NaNs
             x[0, 0], x[-1, -1] = np.inf, -0.0
         memories = memories_of(model, lists)
         give(memories, lists, x, labels)
@@ -121,8 +122,8 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward passes and gradients of tables make products for outputs, backward passes for inputs of inner
-        # layers.
+        # Products for outputs are needed in the forward pass and for the gradients of tables; products for the inputs
+        # of inner layers are needed in the backward pass.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -174,10 +175,10 @@ def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # The lists have 2, 4, 4 and 4 instructions, including END, and two instructions take a group of 32 words.
+    # The four lists have 2, 4, 4 and 4 instructions, including END. A group of 32 words holds two instructions.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
-    # Scores have no buffer of their own: they share the buffer of the hidden layer's gradients.
+    # Scores have no buffer of their own; they use the buffer of the hidden layer's gradients.
     assert lists.end == 30 * (64 + 64 + 64) + 384 + 32 + 32 + len(lists.words)
 
 
@@ -204,7 +205,7 @@ def test_bases_that_operands_have_no_bits_for():
 
 
 def test_numbers_of_buffers():
-    """Buffers are numbered from 1 in plan order, followed by the lists; numbers above 255 become 0."""
+    """Buffers get numbers from 1 in plan order, followed by the lists. Numbers above 255 are replaced with 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
     assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
     numbers = [many.owner(name) for name in (*many.rooms, "lists")]

@@ -109,7 +109,7 @@ def test_waits(model):
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
     program = compiled("layers", lists)
     waits = {(program.tasks[index].name, wait.after, wait.lag) for index, _, wait in program.waits()}
-    # In their queues, backward commands have numbers 4 to 6 and updates have numbers 2 to 4.
+    # In the order of their queues, backward commands are numbers 4 to 6 and updates are numbers 2 to 4.
     assert {("update 3", 4, 0), ("update 2", 5, 0), ("forward 1", 4, 1)} <= waits
 
 

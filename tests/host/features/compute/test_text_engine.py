@@ -52,7 +52,8 @@ class TestSameBits:
         assert all(step.mask_cycles == 0 for step in training.steps)
 
     def test_host_computes_nothing(self, text, monkeypatch):
-        """Without comparison, all steps have the same bits, although the host never runs the model."""
+        """If results are not compared, all steps have the same bits as with comparison, although the host never runs
+        the model."""
         other = GoldenRing(2)
         train(other, CharacterModel(text), on_host(SHORT))
         ring = ring_of(2)
@@ -84,7 +85,7 @@ class TestSteps:
         run.advance()
         assert written == {"gradients": 0, "activations": lists + 7 * 64}
         assert ring.lists == 7 * 2
-        assert run.executor.training.steps[0].compute_cycles is None  # golden nodes do not model them
+        assert run.executor.training.steps[0].compute_cycles is None  # golden nodes do not model these cycles
 
     def test_together(self, text):
         """Nodes with four and three sequences process them in pairs, and the last pair is padded."""

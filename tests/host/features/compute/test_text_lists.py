@@ -1,4 +1,4 @@
-"""Lists of the text model: the golden engine computes the host's activations, losses and gradients."""
+"""Lists of the text model: the golden engine's activations, losses and gradients equal the host's."""
 
 import collections
 import dataclasses
@@ -111,7 +111,7 @@ def test_activations(length):
     instructions = [item for saved, _ in instructions_of(lists, (*lists.forward, *lists.first)) for item in saved]
     clear = next(item for item in instructions if isinstance(item, Rows) and item.function is RowFunction.CLEAR)
     clear.run(memories)
-    instructions.remove(clear)  # the only instruction without a buffer
+    instructions.remove(clear)  # it is the only instruction without a buffer
     for instruction, operation in zip(instructions, operations, strict=True):
         assert instruction.run(memories)
         for name in operation.writes:
@@ -126,7 +126,7 @@ def test_activations(length):
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
                            dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # separate steps in the step program
+        if not name.startswith("products"):  # these are separate steps in the step program
             other = expected[{"d x 2": "d norm"}.get(name, name)]
             bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
@@ -136,8 +136,8 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """The buffers of a group of sequences take the expected words, which with sharing are the words that are live at
-    once."""
+    """The buffers of a group of sequences take the expected number of words. With sharing, this is the number of
+    words that are live at once."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -159,8 +159,8 @@ def test_multiplications():
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of each list by unit, for a text with repeated characters. Column sums are counted separately
-    from other products."""
+    """Modelled cycles of a text's lists, by unit. Some characters of the text repeat. Column sums are counted
+    separately from other products."""
     model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):

@@ -10,7 +10,8 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: For each program, its options, and numbers of words: without sharing, with strict sharing, with sharing, and live.
+#: For each program, its options, and its numbers of words: without sharing of memory, with strict sharing, with
+#: sharing, and words that are live at once.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),

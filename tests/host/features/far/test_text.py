@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with buffer tags that also record the highest end address of the buffer words written so far."""
+    """Golden nodes with buffer tags, which also record the highest end address of all buffer words written so far."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)

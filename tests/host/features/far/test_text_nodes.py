@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """A sequence gives the same loss and gradient as on the host, and takes the planned moves and the timeline's
-    cycles. One of the two plans keeps all maps; the other moves some of them and recomputes some."""
+    """A sequence gives the same loss and gradient as on the host, with the planned moves and the modelled cycles. One
+    of the two plans keeps all maps; the other moves some maps and recomputes some."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):

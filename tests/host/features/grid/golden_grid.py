@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Simulate the loss of some words that the first node has sent."""
+        """Simulate the loss of some words sent by the first node."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

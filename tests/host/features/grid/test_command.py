@@ -16,8 +16,8 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
-    """A run with 8, 4, 8, 8 and 7 nodes, while a card, a link and a node leave, matches the golden model in each
-    step. Runs resumed before, at and after a change have the same bits and report the same figures."""
+    """A run in which a card, a link and a node leave, so that it has 8, 4, 8, 8 and 7 nodes, matches the golden model
+    in each step. Runs resumed before, at and after a change have the same bits and report the same figures."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
 
@@ -85,7 +85,8 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """A run with sparse gradients on a 2-D grid, where heirs take over errors, and a dense run for comparison."""
+    """A run with sparse gradients on a 2-D grid, in which heirs take over the errors of nodes that leave, and a dense
+    run for comparison."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)

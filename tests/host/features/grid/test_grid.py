@@ -15,7 +15,8 @@ def parts(text):
 
 
 def follow(grid, plan, node, port):
-    """Follow the words that a node sends on a port to the node and port that receive them; count bypassed nodes."""
+    """Follow the words sent by a node on a port to the node and port that receive them; count the bypassed nodes on
+    the way."""
     passed = 0
     while True:
         assert (node, port) in grid.enabled_links, f"words over a disabled link of node {node}"
@@ -165,14 +166,14 @@ def test_refused(disabled, shape, message):
 
 
 def test_advice_helps():
-    """If a user follows the advice of the error, a flat ring becomes possible."""
+    """Each way that the error suggests makes a flat ring possible."""
     grid = Topology(2, 4).disable(*parts("link5:0 link5:1"))
     for other in (*(grid.enable(part) for part in parts("link5:0 link5:1")), grid.disable(*parts("node5"))):
         check(other, other.plan(Shape.FLAT))
 
 
 def test_too_many_nodes():
-    """A grid with more nodes than one ring can have is able to form row and column rings, but no flat ring."""
+    """If a grid has more nodes than a ring can have, it can form row and column rings, but no flat ring."""
     grid = Topology(4, 5)
     check(grid, grid.plan(Shape.GRID))
     message = "Flat ring must have at most 16 nodes, not 20: disable some, or take a grid"

@@ -18,7 +18,7 @@ def plan_of(rows, columns, disabled="", shape=Shape.FLAT):
 
 
 def random_plan(generator, rows, columns):
-    """Topology plan with random nodes and cards disabled, in which each element has exactly one owner."""
+    """Grid topology plan in which random nodes and cards are disabled and each element has exactly one owner."""
     while True:
         off = [f"node{node}" for node in range(rows * columns) if generator.random() < 0.25]
         off += [f"card{row}" for row in range(rows) if generator.random() < 0.2]
@@ -89,7 +89,7 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """The values of a leaving node are added to the values of the remaining node with the next number."""
+        """The values of a leaving node are added to those of the remaining node that has the next higher number."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
         result = hand_over(dict(enumerate(rows)), old, new)
@@ -99,16 +99,16 @@ class TestHandOver:
         assert result.dropped == 0
 
     def test_order_of_additions(self):
-        """Rounded additions have a fixed order: the heir's own values first, then the leaving nodes' values by
-        number."""
+        """If additions are rounded, their order is fixed: the heir's own values come first, then the leaving nodes'
+        values in order of their numbers."""
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
         rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
         assert golden.floats(rounded).tolist() == [1.0]  # adding the small values first would give 1 + 2**-22
 
     def test_in_two_dimensions(self):
-        """The heir of a node is in the same row or, if a card leaves, in the same column; else it is the lowest
-        node."""
+        """A leaving node's heir is in the same row or, if a whole card leaves, in the same column. Otherwise, it is
+        the lowest node."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -135,7 +135,8 @@ class TestHandOver:
         assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """If sums are exact, a hand-over preserves the sum over all nodes; it never modifies its input."""
+        """If all additions are exact, a hand-over preserves the sum of the values of all nodes; it never modifies its
+        input."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))

@@ -54,8 +54,8 @@ def test_one_row():
 
 
 def unringed(requests):
-    """Return whether the requests leave a 2 x 3 grid without any flat ring. (There is always one if the row and
-    column rings have all their links.)"""
+    """Return whether no flat ring is possible in a 2 x 3 grid after the given requests. (One is always possible if
+    the row and column rings have all their links.)"""
     grid = Topology(2, 3)
     for request in requests:
         grid = grid.enable(request.part) if request.enable else grid.disable(request.part)
@@ -66,7 +66,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Plans of random effective requests are either rejected or give rings of all enabled nodes."""
+    """A plan of random requests is either rejected, or its rings consist of all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):
@@ -113,7 +113,8 @@ def test_both_at_once():
 
 
 def test_weights_that_change_when_they_are_coded_twice():
-    """Codecs that are not idempotent are rejected in two dimensions but accepted in a flat ring."""
+    """If decoding and encoding a number again can change it, its codec is rejected for two-dimensional rings but
+    accepted for a flat ring."""
     node = NodeConfig(topology=Grid(), weights=Weights(codec="nvfp4"))
     grid = reconfiguration_plan("").stages[0].plan
     assert grid.shape is Shape.GRID

@@ -35,8 +35,8 @@ RUNS = {
     "text": ({}, TEXT),
     "programs in flat rings": ({"programs": section("Programs")()}, CONFIG),
 }
-#: Nodes, cards and links of a 2 x 3 grid leave and join; the resulting shapes are grid, flat, flat, grid, grid, flat,
-#: unless integers are summed.
+#: Requests that make nodes, cards and links of a 2 x 3 grid leave and join. The resulting shapes are grid, flat,
+#: flat, grid, grid, flat, unless integers are summed.
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 

@@ -21,7 +21,7 @@ from tests.host.features.grid.grids import CONFIG, open_grid
 from tests.host.rings import CONFIGS, TIMEOUT, random
 
 CODEC = GRADIENT_CODECS[CONFIG.gradients]
-MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # turns zero weights into the mean gradient
+MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # turns zero weights into the mean gradient in one update
 
 
 def plan_of(grid, disabled, shape):
@@ -51,7 +51,8 @@ def used_links(grid, plan):
 
 
 def test_known_answers():
-    """For gradients 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3, 1.5 without card 1."""
+    """On 2 x 2 nodes with gradients 1, 2, 3, 4, the mean is 2.5 in any shape, 2 without node 3, and 1.5 without card
+    1."""
     length = 100
     with open_grid(2, 2) as (grid, simulation):
         for disabled, shape, average in (
@@ -97,7 +98,7 @@ class Model:
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, plan, order, gradients, settings):
-        """Run an update of the golden model, and return the number of words that each node sends, in order."""
+        """Run an update of the golden model; return the number of words sent by each node, in order."""
         options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
         numbers = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
                                   learning_rate=settings.learning_rate, clip=np.inf)
@@ -245,8 +246,8 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A cut row or column link ends the update and is named in the error; after recovery, updates are correct
-    again."""
+    """If a row or column link is cut, the update ends and the error names the link; after recovery, updates are
+    correct again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -309,7 +310,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # without a slow link, and with each of three slow links out of sixteen
+            if number % 5 == 0:  # with no slow link, and with each of three slow links out of the sixteen
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)

@@ -30,7 +30,8 @@ def test_whole_grids(rows, columns, bypasses):
 
 @pytest.mark.parametrize(("rows", "columns", "avoidable"), [(2, 4, True), (4, 4, True), (2, 3, False)])
 def test_one_link_avoided(rows, columns, avoidable):
-    """On 2 x 4 and 4 x 4, a cycle through all nodes can avoid any given link; on 2 x 3, it can avoid none."""
+    """In grids of 2 x 4 and 4 x 4 nodes, a cycle through all nodes can avoid any one link. In a grid of 2 x 3 nodes,
+    it cannot."""
     grid = Topology(rows, columns)
     for avoided in grid.links:
         links = {link: end for link, end in grid.links.items() if link != avoided}
@@ -53,7 +54,8 @@ def shortest(links, nodes):
 
 
 def test_random_networks():
-    """In random networks of up to six nodes, trails are as short as possible; some networks have none."""
+    """In random networks of up to six nodes, closed trails are as short as possible. Some networks have no closed
+    trail."""
     generator = np.random.default_rng(5)
     none = 0
     for number in range(200):

@@ -86,7 +86,7 @@ def test_exact_sums(name, rows, columns):
             for number in (first, 1 - first):
                 rings.collectives.all_reduce(length, ring=number)
             assert (rings.memory.read_gradients(length) == total).all(), first
-        if not config.weights.has_master:  # starts at zero weights, with a step size of one
+        if not config.weights.has_master:  # weights start at zero, and the step size is one
             rings.memory.write_weights(np.zeros(length, np.float32))
             rings.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
             rings.memory.write_gradients(list(values))

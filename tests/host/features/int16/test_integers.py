@@ -44,8 +44,8 @@ class TestTraining:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """Trained weights reach the accuracy; docs/training/figures.md has more seeds and the accuracy in
-        binary32."""
+        """The accuracy of the trained weights reaches its limit; docs/training/figures.md lists more seeds and the
+        accuracy in binary32."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -65,7 +65,7 @@ class TestTraining:
         assert training.elements_masked == sum(
             round(650 * (1 - density)) for step in training.steps for density in step.density)
         assert all(step.threshold > 0 for step in training.steps)
-        assert {step.sparsify_cycles for step in training.steps} == {None}  # golden nodes do not model them
+        assert {step.sparsify_cycles for step in training.steps} == {None}  # golden nodes do not model these cycles
 
     def test_figures_of_a_step(self, few):
         training = train(golden_ring(), few, SHORT)

@@ -58,8 +58,8 @@ class TestFixedPoint:
         assert FixedPoint(gradient_fraction=8).threshold(threshold) == (told, value)
 
     def test_a_step_is_that_of_real_numbers(self):
-        """A step's error is at most 3/4 of a weight's last place: 1/2 from rounding and 1/4 from the learning
-        rate."""
+        """The error of a step is at most 3/4 of the last place of a weight: 1/2 from rounding, and 1/4 from the
+        learning rate."""
         generator = np.random.default_rng(1)
         form = FixedPoint.of(1.2, 120)
         weights = form.weights(generator.normal(0, 1, 2000).astype(np.float32))

@@ -30,7 +30,7 @@ _GRIDS = ((2, 2), (2, 4), (4, 2), (1, 8), (3, 2))
 
 
 def _requests(generator, rows, columns, steps):
-    """Requests by which parts leave at random steps, and most of them return later."""
+    """Yield requests that make random parts leave at random steps; most of these parts return later."""
     for _ in range(generator.randint(1, 3)):
         parts = [f"node{generator.randrange(rows * columns)}", f"card{generator.randrange(rows)}",
                  f"link{generator.randrange(rows * columns)}:{generator.randrange(2)}"]
@@ -42,7 +42,8 @@ def _requests(generator, rows, columns, steps):
 
 
 def plan(generator, steps):
-    """Options of a random grid that always has at least one node while parts leave and return during training."""
+    """Options of a random grid from which parts leave and to which they return during training, so that at least one
+    node remains."""
     while True:
         rows, columns = generator.choice(_GRIDS)
         requests = list(_requests(generator, rows, columns, steps))

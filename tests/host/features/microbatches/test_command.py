@@ -100,8 +100,8 @@ def test_nodes_that_never_train(succeed, tmp_path):
 
 
 def test_gateware(succeed, nodes_of, tmp_path):
-    """A run on Verilated nodes, some of which leave and return, matches the golden model after each step, and its
-    weights equal a run on one golden node."""
+    """A run on Verilated nodes, some of which leave and return, matches the golden model after each step. Its final
+    weights equal those of a run on one golden node."""
     nodes_of("microbatches")
     options = ("train", "--gradients", "sum16", "--weights", "bf16", "--microbatches", 8, "--hidden", "none",
                "--batch", 64, "--steps", 5)

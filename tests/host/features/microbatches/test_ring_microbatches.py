@@ -1,4 +1,5 @@
-"""Driver of microbatches, which give each node several gradients, and the memory for them, on golden nodes."""
+"""Microbatches on golden nodes: the driver, which gives each node several gradients, and the memory for these
+gradients."""
 
 import numpy as np
 import pytest

@@ -35,8 +35,8 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """Only the latest of several waits for a queue is kept, and no wait for a command that must have ended
-    already."""
+    """Of several waits for a queue, only the latest is kept. A wait for a command that must already have ended is not
+    kept."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
@@ -71,7 +71,7 @@ def test_nodes_are_checked():
 
 
 def test_three_queues():
-    """A descriptor has room for a wait for one other queue and a wait for another node."""
+    """A command descriptor has fields for only one wait for another queue and one wait for another node."""
     program = Program(queues=3, nodes=2)
     first, second, third = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
     program.wait(third, first)
@@ -96,8 +96,8 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """If each node's command waits for the previous node's, one node must be exempt from waiting and run
-        first."""
+        """If each node's command waits for the previous node's, the waits form a cycle unless one node does not
+        wait."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -109,8 +109,8 @@ class TestCircles:
         assert [span.start for span in spans if span.name == "backward"] == [0, 150, 300, 450]
 
     def test_through_a_collective(self):
-        """A cycle of waits may pass through a collective, which cannot end on a node before it has started on all
-        nodes."""
+        """A cycle of waits may include a collective, because a collective cannot end on any node before it has
+        started on all nodes."""
         program = Program(nodes=2)
         first = program.add("first", operation="COMPUTE", queue=0)
         reduced = program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
@@ -121,7 +121,8 @@ class TestCircles:
 
 
 def test_most_passes():
-    """The number of passes is unlimited if a collective synchronizes the nodes; otherwise 15-bit counts limit it."""
+    """A run may have any number of passes if a collective synchronizes all nodes; otherwise, 15-bit command counts
+    limit it."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767
@@ -182,7 +183,7 @@ def test_random_circles(seed):
 
 
 def _unchecked(program, nodes):
-    """Commands of a program that the check rejects, for golden nodes."""
+    """Return a program's commands for golden nodes without the check, which would reject them."""
     from host.features.programs.program import CompiledProgram
     waits = [{} for _ in program.tasks]
     return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

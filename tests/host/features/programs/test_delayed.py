@@ -77,7 +77,7 @@ def test_behind(task):
             same = all(map(np.array_equal, contents(ring, length), bits))
             assert same == (losses == [step.loss for step in expected.steps])
             assert same == (behind == 0)
-            # The callback is called once per step and once per measurement.
+            # The callback is called after each step and after each measurement.
             assert said == [1, 2, 3, 4, 4, 5, 6, 7, 7]
             assert training.measured == [4, 7]
             cycles[behind] = sum(step.cycles for step in training.steps)

@@ -17,7 +17,8 @@ CYCLES = {"none": (4000, 4100), "layers": (3000, 3100), "chunks:2": (3500, 3200)
 
 
 def outcome(name, *, first="layers"):
-    """Training run of two steps (``first`` is the schedule of the first) and the makespan of the program."""
+    """Training run of two steps, the first of which uses the schedule ``first``, and the modelled makespan of the
+    program."""
     program = build(Schedule.parse(name), LAYERS, nodes=2, costs=Costs(examples=8), staged=4096)
     spans = timeline(program.timed(), nodes=2)
     steps = [Step(number=number, epoch=1, loss=1.0, cycles=cycles, bound=1, scatter_cycles=1, scatter_bound=1,

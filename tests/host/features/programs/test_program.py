@@ -58,8 +58,8 @@ class TestDerived:
         assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """If passes alternate between two buffers, a pass waits for the pass two before it, not for the previous
-        one."""
+        """If passes alternate between two buffers, a pass waits for the last pass but one, but not for the previous
+        pass."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -73,7 +73,8 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """If queue 2 waits for queue 1, it needs no waits of its own for commands that queue 1 already waits for."""
+        """If queue 2 waits for a command of queue 1, it does not itself wait for commands for which queue 1 has
+        already waited."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -215,7 +216,8 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """A queue that never waits, but that other queues wait for, limits the passes by its 15-bit command count."""
+        """If other queues wait for a queue that itself never waits, its 15-bit command count limits the number of
+        passes."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

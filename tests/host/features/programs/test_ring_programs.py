@@ -105,7 +105,7 @@ def check_trace(trace, passes):
 
 
 def test_loads_of_what_has_changed():
-    """Only queues with changed commands are loaded; after a failed load, all queues must be loaded again."""
+    """Only queues with changed commands are loaded again, but after a failed load, all queues are."""
     with open_nodes() as (ring, _):
         def loads():
             return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
@@ -137,8 +137,8 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate that is written during a run applies from the next LATCH on, and at any other time
-    immediately."""
+    """A learning rate written during a run takes effect at the next LATCH. A learning rate written at any other time
+    takes effect immediately."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -248,7 +248,8 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """Commands run in the order of the calls, because one queue gets a command only while the other is empty."""
+    """Commands run in the order in which they are submitted, because a queue gets a command only while the other
+    queue is empty."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]

@@ -80,7 +80,8 @@ def compare_state(ring, reference, message):
     ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
-    """Weights of every step, and master weights, residuals and state at the end, match; schedules are loaded once."""
+    """Weights match after every step, and so do master weights, residuals and state at the end. Schedules are loaded
+    only once."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
         weights, reference, prepared = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
@@ -95,7 +96,7 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """The commands of a program give the same bits on nodes with one queue, or sent one by one to two queues. Each
+    """The commands of a program can also be sent one by one, to one or two queues, with the same results. Each
     command takes the same cycles as in the driver's own operations. On links with replay, its cycles depend on when
     it starts, because credits are sent in messages of 30 cycles and count only when complete."""
     config = rings.CONFIGS[name]
@@ -167,8 +168,8 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """If a command takes longer, sums change in a program that the check rejects, but not in a correct program.
-    """
+    """A slower command changes the sums of a program that the check rejects, but not the sums of a correct
+    program."""
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
@@ -189,7 +190,7 @@ def test_a_race_has_two_results():
 
 
 def changed(program: CompiledProgram, nodes, rank, queue, index, **fields):
-    """Return the commands of all nodes, with some fields of one command replaced."""
+    """Return the commands of all nodes, changing some fields of one command."""
     commands = [program.commands(node, nodes) for node in range(nodes)]
     commands[rank][queue][index] = dataclasses.replace(commands[rank][queue][index], **fields)
     return commands
@@ -204,7 +205,7 @@ def test_bad_programs():
         (gradients, settings, _), = steps
         good = build(Schedule(Kind.LAYERS), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
         swapped = [good.commands(rank, nodes) for rank in range(nodes)]
-        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # equal in length and block offset
+        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # with equal length and block offset
         cases = {
             r"AFTER_TIMEOUT: command 21 of the program of queue 0, 0 passes before, did not end": (
                 EventStatus.AFTER_TIMEOUT, changed(good, nodes, 1, Queue.COMMUNICATE, 4, after_0=21)),
@@ -232,7 +233,7 @@ def test_bad_programs():
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
         ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
-        for commands in quiet:  # waits must count the additional command
+        for commands in quiet:  # waits must also count the additional command
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]

@@ -44,7 +44,7 @@ def settings(generator):
 
 
 def compare(nodes, weight, gradient, schedules, seed, *, steps):
-    """Run steps with no schedule and with each schedule from the same memories; results must be equal."""
+    """Run steps without a schedule and with each schedule, always from the same memories; results must be equal."""
     generator = np.random.default_rng(seed)
     weight_codec, gradient_codec = WEIGHT_CODECS[weight], GRADIENT_CODECS[gradient]
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -125,8 +125,8 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """With the first of two layers delayed, four passes read its weight versions 0, 0, 1, 2, and 0 to 3 of the
-    other."""
+    """If the first of two layers is delayed, four passes read versions 0, 0, 1 and 2 of its weights, and versions 0
+    to 3 of the other layer's."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
@@ -138,5 +138,5 @@ def test_versions(seed):
     for rank in range(3):
         versions = [[version for node, region, version in golden.found if (node, region) == (rank, number)]
                     for number in (1, 2)]
-        # A pass's forward and backward commands read the same version.
+        # The forward and backward commands of a pass read the same weight version.
         assert versions == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]

@@ -147,7 +147,8 @@ class TestPrograms:
         but one; each backward command waits until the gradients of the previous pass are summed."""
         compiled = stale(2)
         waits = {item.task.name: item.waits[0] for queue in compiled.queues for item in queue if item.waits[0].after}
-        # Forward 3 waits for update 3 of the previous pass, the ninth command after LATCH; backward 10 does not wait.
+        # Forward 3 waits for update 3 of the previous pass, which is the ninth command after LATCH. Backward 10 does
+        # not wait.
         assert waits["forward 3"] == (9, 1)
         assert "forward 1" not in waits
         assert "forward 2" not in waits
@@ -159,8 +160,8 @@ class TestPrograms:
             (12 - number, 1) for number in range(10, 0, -1)]
 
     def test_stale_fields(self):
-        """Commands use the region of their layer; in the first two layers, they alternate between two copies of
-        it."""
+        """Each command uses the region of its layer. Commands of the first two layers alternate between two copies of
+        this region."""
         tasks = {task.name: task.fields for task in stale(2).tasks}
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
@@ -181,7 +182,7 @@ class TestPrograms:
             CompiledProgram(tuple(tasks), 2, waits).check()
 
     def test_turns_and_state(self):
-        """A command has the block offset of its first group, and its state is stored after the state of earlier
+        """The block offset of a command is its first group, and its state is stored after the state of all earlier
         groups."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
         for command in compiled.queues[Queue.COMMUNICATE][1:]:
@@ -192,7 +193,8 @@ class TestPrograms:
                 assert fields["state_base"] == 32 * sum(group % 3 == (rank + 1) % 3 for group in range(first))
 
     def test_own_blocks(self):
-        """A node that owns no block of a chunk still has an update command for it, which updates nothing."""
+        """Even a node that owns no block of a chunk gets an update command for the chunk. This command updates
+        nothing."""
         compiled = program(Schedule(Kind.STRICT), [3, 2], nodes=3)
         update = next(command for command in compiled.queues[Queue.COMMUNICATE] if command.task.name == "update")
         assert [update.fields(rank)["length"] for rank in range(3)] == [0, 0, 32]
@@ -226,8 +228,8 @@ class TestTime:
 
 
     def test_stale(self):
-        """Each further delayed layer shortens the step until the ring becomes the limit, as in the table in the
-        docs."""
+        """Each additional delayed layer shortens the step, until the ring becomes the bottleneck, as in the table in
+        the docs."""
         cycles = [steady(stale(layers)) for layers in range(11)]
         assert cycles[0] == steady(program(Schedule(Kind.LAYERS)))
         assert all(after <= before for before, after in itertools.pairwise(cycles))

@@ -34,7 +34,7 @@ LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
 #: Costs with few multiply-adds per cycle, so that computing takes longer than communicating.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # number of passes in a run; the trace has no room for more
+PASSES = 4  # number of passes in a run, limited by the size of the trace
 
 
 class Steps:

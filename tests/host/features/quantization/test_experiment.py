@@ -141,7 +141,7 @@ def run(run):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Reduce the candidates to the skewed network's, and to IAQ with 8 and 4 bits for the trained network."""
+    """Reduce the candidates to those of the skewed network, and to IAQ with 8 and 4 bits for the trained network."""
     every = candidates(2)
     chosen = [item for item in every if item.network == "skewed" or (item.config.rounding.value == "nearest" and
                                                                      item.label == "iaq-min")]
@@ -211,7 +211,7 @@ class TestCommand:
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # The 74 outputs take four beats each, with 16 products per beat; the first beat has a latency.
+        # Each of the 74 outputs takes four beats of 16 products. In addition, there is the latency of the first beat.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

@@ -124,7 +124,7 @@ class TestNetwork:
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
-        """Float offsets in whole networks. The unit itself is tested in
+        """Float offsets in whole networks. For tests of the unit alone, see
         tests/features/quantization/test_float_offset.py."""
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(

@@ -194,7 +194,7 @@ def test_a_wrong_layer(ring):
     """An invalid layer is reported with its own status, and the nodes keep working."""
     compiled = program(digits(), lanes=4, **WORDS)
     words = compiled.weights.copy()
-    words[LAYER_WORDS + 5] = 2044  # leaves no room in the memory for the results of the second layer
+    words[LAYER_WORDS + 5] = 2044  # the memory then has no room for the results of the second layer
     device = ring.devices[1]
     device.submit_write_memory(Space.WEIGHT, 0, words).result()
     message = (r"infer failed: node 1: command with tag \d+ ended with BAD_LAYER: layer 1 is wrong: no inputs or "

@@ -33,7 +33,7 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
     off = np.abs(answers - scores) / network.layers[-1].units
     assert off.max() < 2.01 * np.abs(network.layers[-1].weights.adjusted).max()
     assert (off < 0.02).mean() > 0.95
-    # Scores can only differ by sums of whole products.
+    # Scores can only differ by sums of products, each of which is either complete or missing.
     assert np.abs(off - np.rint(off)).max() < 0.02
 
     imported = import_onnx(path)
@@ -60,7 +60,8 @@ def test_answers_are_compared_by_their_integer_scores():
 
 
 def test_ties_do_not_refuse_an_export(tmp_path):
-    """Outputs that add equal numbers in different orders may tie as integers, but not as binary32 sums."""
+    """If outputs add equal numbers in different orders, their integer sums may tie although their binary32 sums do
+    not."""
     generator = np.random.default_rng(5)
     first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
     weights = generator.standard_normal(8).astype(np.float32)

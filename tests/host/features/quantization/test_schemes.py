@@ -39,7 +39,7 @@ class TestKnownAnswers:
             assert made.minima.tolist() == [-0.30]
 
     def test_aligned(self):
-        # With 3 levels below zero, a step would be 0.1; with 4 levels, it is 0.9 / 11.
+        # A step would be 0.1 with 3 levels below zero. With 4 levels, which are used here, it is 0.9 / 11.
         made = quantize_weights(W, bits=4, scheme=Scheme.IAQ_MIN, extrema=Extrema.ALIGNED)
         assert made.scales == pytest.approx([0.9 / 11])
         assert made.offsets.tolist() == [-4]
@@ -113,8 +113,8 @@ class TestEdges:
 
 
 class TestError:
-    """The error |S · A - W| is below S if zero is between the extrema. The code and the offset contribute half a step
-    each; if both are truncated, they contribute a whole step each, with opposite signs."""
+    """If zero is between the extrema, the error |S · A - W| is less than S, because the code and the offset each
+    contribute half a step. If both are truncated, each contributes a whole step, but with opposite signs."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_random_layers(self, seed):
@@ -150,7 +150,7 @@ class TestError:
             made = quantize_weights(weights, bits=bits, scheme=scheme, extrema=Extrema.ALIGNED, per_channel=True)
             plain = quantize_weights(weights, bits=bits, scheme=scheme, extrema=Extrema.ZERO, per_channel=True)
             assert made.error(weights) <= 0.5 + 1e-9, number
-            # The range of codes grows by at most one level.
+            # The range of codes is extended by at most one level.
             assert (made.scales <= plain.scales * (2**bits - 1) / (2**bits - 2) * (1 + 1e-12)).all(), number
             zero = quantize_weights(np.append(weights, np.zeros((3, 1)), axis=1), bits=bits, scheme=scheme,
                                     extrema=Extrema.ALIGNED, per_channel=True)
@@ -184,5 +184,6 @@ class TestError:
         errors = {scheme: np.square(quantize_weights(weights, bits=4, scheme=scheme).values - weights).mean()
                   for scheme in (Scheme.SYMMETRIC, *IAQ)}
         for scheme in IAQ:
-            # The step is 15 / 7 times as large as for both variants; squared, the ratio is 4.6, or 6.6 dB.
+            # For symmetric codes, the step is 15 / 7 times as large as for both other variants. Squared, the ratio is
+            # 4.6, or 6.6 dB.
             assert 4 < errors[Scheme.SYMMETRIC] / errors[scheme] < 5

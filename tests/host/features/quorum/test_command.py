@@ -76,7 +76,7 @@ def test_ways(report):
 
 
 def test_straggler_of_any_factor(report):
-    """Neither an update that a quorum closes nor the end of the run waits for the straggler, however slow it is."""
+    """However slow the straggler is, neither updates closed by a quorum nor the end of the run wait for it."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]

@@ -87,7 +87,8 @@ class Training(Model):
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Run some passes, and check that the ring matches its golden model and that each gradient has one status."""
+        """Run some passes; check that the ring matches its golden model and that every gradient has exactly one
+        status."""
         feeder = QuorumFeeder(
             self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
@@ -152,7 +153,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two of four nodes are late, one of them by a single update, the other one by several."""
+    """Two of four nodes are late: one of them by a single update, and the other one by several updates."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -181,7 +182,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """Gradients above the maximum age are dropped; with factor 0, all late gradients are."""
+    """Gradients above the maximum age are dropped. With a factor of 0, all late gradients are dropped."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -191,7 +192,7 @@ def test_too_late_is_dropped():
 
 
 def test_full_weight_is_the_sum_of_sparsify():
-    """With factor 1, APPLY_LATE gives the same sum as a SPARSIFY that drops nothing."""
+    """APPLY_LATE with a factor of 1 gives the same sum as a SPARSIFY that drops no elements."""
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
@@ -199,7 +200,7 @@ def test_full_weight_is_the_sum_of_sparsify():
 
 
 def test_same_bits_whatever_the_links():
-    """Masks of nodes and bits of weights do not depend on threads, link latencies or link faults."""
+    """The masks of nodes and the bits of weights are the same for any threads, link latencies and link faults."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
     for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):

@@ -25,7 +25,7 @@ def update(ring, reference, generator):
     traffic = reference.step(gradients, SETTINGS)
     reference.compare()
     sent = [now["WORDS_SENT"] - was["WORDS_SENT"] for was, now in zip(before, ring.counters.read(), strict=True)]
-    assert sent == traffic.words.tolist()  # repeated words are not counted
+    assert sent == traffic.words.tolist()  # words that links send again are not counted
     return cycles
 
 
@@ -74,7 +74,7 @@ def test_cuts(nodes):
         reference = start(ring, generator)
         for link in range(nodes):
             cut = simulation.links[link]
-            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # after the host's last write
+            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # after the last write of the host
             update(ring, reference, generator)
             ring.memory.write_gradients(list(random(generator, (nodes, LENGTH))))
             cut.cut(simulation.cycle + 500)

@@ -55,7 +55,7 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """Open a ring that is driven by messages; yield the ring, its simulation, its message hub and rank 0's
+    """Open a ring that rank 0 drives with messages; yield the ring, its simulation, the message hub and rank 0's
     transport."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:

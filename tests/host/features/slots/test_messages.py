@@ -195,8 +195,8 @@ def test_wait():
 
 
 def test_no_answer():
-    """An unanswered request ends with NO_ANSWER, and its late answer is not taken for the answer to another
-    request."""
+    """An unanswered request ends with NO_ANSWER. If its answer arrives later, it is not mistaken for the answer to
+    another request."""
     far = FarNodes()
     hub = MessageHub(far, nodes=3)
     far.silent = {1}

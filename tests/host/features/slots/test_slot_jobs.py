@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on the same ring of complete nodes do not affect each other's cycles."""
+"""If two jobs share a ring of complete nodes, neither affects the other's cycles."""
 
 import json
 from types import SimpleNamespace
@@ -84,7 +84,7 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """Nodes for two jobs have only the slot units that forward control words, for rooms and for the clock."""
+    """The only slot units of nodes for two jobs are those that forward control words, for rooms and for the clock."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 

@@ -1,4 +1,4 @@
-"""Rings of nodes that send in slots of a shared TIME: all bits are correct, and faults end commands."""
+"""Rings of nodes that send words in slots of a common TIME: all bits are correct, and faults end commands."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
-#: Nodes with small memories, minimal room for packets, and an optimizer with state.
+#: Nodes with small memories, minimal packet buffers, and an optimizer with state.
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Simulate until a link carries a packet (38 words); return the number of the next word but one."""
+    """Simulate until a link carries a packet of 38 words; return the number of the word after the next one."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -118,7 +118,7 @@ def test_faults():
                 assert caught.value.transient
                 statuses = [event.status for event in caught.value.events]
                 assert sorted(statuses) == sorted([EventStatus.BAD_CRC] + [EventStatus.PEER_ABORT] * 3)
-                check_sum(ring, generator, 300)  # ring works without a reset
+                check_sum(ring, generator, 300)  # the ring works without a reset
             else:
                 await_packet(simulation, link)
                 ring.recover()
@@ -155,7 +155,7 @@ def test_damage():
 
 
 def test_no_table():
-    """Nodes without slot positions, which each have a TIME of their own, send no packets."""
+    """Nodes without assigned slots, each of which has its own TIME, send no packets."""
     with open_nodes(2, timeout=3000) as (ring, simulation):
         frames = [device.read_register("SUPERFRAMES") for device in ring.devices]
         simulation.run(2000)
@@ -169,7 +169,7 @@ def test_no_table():
         carried = [link.status().words_carried for link in simulation.links]
         with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
             ring.collectives.all_reduce(100)
-        # Only START words are sent.
+        # Only START words are sent on the links.
         assert all(link.status().words_carried - before <= 2
                    for link, before in zip(simulation.links, carried, strict=True))
         assert not any(state["valid"] for state in states(ring))
@@ -178,7 +178,7 @@ def test_no_table():
 
 
 def test_time():
-    """Drift of clocks is corrected, and the next SYNC sets a TIME that is far off."""
+    """The drift of clocks is corrected. If a TIME is far off, the next SYNC sets it."""
     with open_nodes(3) as (ring, simulation):
         ring.devices[1].write_register("TIME_TEST", 105)
         ring.devices[2].write_register("TIME_TEST", 1 << 24 | (1 << 16) - 900 << 8)

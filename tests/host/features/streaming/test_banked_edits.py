@@ -1,4 +1,4 @@
-"""Edits that arrive during a set on simulated nodes: active programs, rejections and replays."""
+"""Edits that arrive on simulated nodes while a set is running: active programs, rejections and replays."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ class Random:
                 case Kind.REMOVE if structure.layers > 1:
                     yield layer, kind, 0  # an edit may not remove the last layer
                 case Kind.MICROBATCHES:
-                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # 1 << 13 is too many
+                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # 1 << 13 exceeds the limit
                 case Kind.RATE:
                     yield 0, kind, float(self._generator.choice([0.02, 0.05, 0.1]))
                 case Kind.FORMAT:
@@ -170,8 +170,8 @@ def test_an_edit_outlives_a_failed_set():
         with pytest.raises(ProgramNotLoadedError):
             ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # program that was replaced
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # number of a previous set
-        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # FETCH cannot end on one node
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # number of an earlier set
+        ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # FETCH on a single node cannot end
         ring.recover()
         for device in ring.devices:
             assert device.read_fields("PROGRAM_BANK") == {"bank": 0, "pending": 1, "edit": 0}
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """An edit is rejected if memory has no room for its lists in addition to the running set's lists."""
+    """An edit is rejected if its lists do not fit in memory in addition to the lists of the running set."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):

@@ -118,18 +118,18 @@ def random_edit(base, generator, **numbers):
 
 
 def test_random_edits_hold_on_all_nodes_at_their_set():
-    """Each of 1,000 edits reaches five nodes at different times, and either applies from its set on or is
-    rejected."""
+    """Each of 1,000 edits reaches five nodes at different times. An edit is either applied on all nodes from its set
+    on, or rejected."""
     seed = 5
     generator = random.Random(seed)
     banks = [Banks(structure()) for _ in range(5)]
     expected = {0: structure()}
     sent, pending, refused, waits, number = [], [], 0, 0, 0
     while len(sent) < 1000 or number <= sent[-1].set:
-        while pending:  # a set starts after all nodes have acknowledged its edits
+        while pending:  # a set starts only after all nodes have acknowledged its edits
             waits += 1
             node = generator.choice(sorted({node for _, node in pending}))
-            change = next(change for change, other in pending if other == node)  # a node gets edits in order
+            change = next(change for change, other in pending if other == node)  # a node receives its edits in order
             pending.remove((change, node))
             assert banks[node].receive(change) == change.number
             for wrong in (change, dataclasses.replace(change, number=change.number + 1, set=number - 1),

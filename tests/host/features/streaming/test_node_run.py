@@ -73,7 +73,7 @@ def test_four_layers(data):
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
-            for unit in (1, 2):  # backward overlaps PUSH of the layer above and FETCH of the layer below
+            for unit in (1, 2):  # backward overlaps the PUSH of the layer above and the FETCH below
                 backward = events["backward", unit]
                 for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
@@ -147,8 +147,8 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The Underflow rule works with the counts of a simulated server: layers change from mx4 to mx6 as on golden
-    nodes."""
+    """The assessor ``Underflow`` works with the counts of a simulated server: layers change from mx4 to mx6 as on
+    golden nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
@@ -242,7 +242,8 @@ def test_fetch_refused():
 
 
 def test_nodes_without_formats():
-    """Formats that nodes lack, or more units than table entries, are rejected before anything runs."""
+    """Formats that the nodes do not support, and more units than the table has entries, are rejected before anything
+    runs."""
     worker, server = (config.replace(role={"broadcast_formats": False}) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)
@@ -294,7 +295,8 @@ def test_push(seed):
 
 
 def test_refused():
-    """Nodes reject a PUSH without workers or with a worker as its root, and a ring must end in a server."""
+    """Nodes reject a PUSH if there are no workers or if the root is a worker. In a ring, the last node must be the
+    server."""
     with open_streaming(host_port=False) as (ring, _):
         for rank, root in ((0, 0), (1, 1), (2, 0)):
             ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))

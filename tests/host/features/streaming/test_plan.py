@@ -1,4 +1,4 @@
-"""Tests of memory plans for layer streaming: host/features/streaming/plan.py."""
+"""Tests of the memory plans for layer streaming: host/features/streaming/plan.py."""
 
 import dataclasses
 

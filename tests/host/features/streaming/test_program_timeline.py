@@ -63,7 +63,7 @@ def test_a_set_by_hand():
 
 
 @pytest.mark.parametrize(("count", "far", "end", "stalled"), [
-    # While one of two microbatches is moved, the other one is computed, which takes longer than the move.
+    # While one of two microbatches is moved, the other one is computed; computing takes longer than the move.
     (2, FAST, 37 + 1800 + 10, 0),
     # Moving 64 elements takes 1222 cycles in and 1208 out; 32 elements take 582 and 568. The loss is moved out after
     # the inputs of the last layer's backward, which ends 368 cycles before the move of the loss is complete.
@@ -95,8 +95,8 @@ def test_timelines_are_the_same_without_moves(seed):
     (4, 1, 1, 24.4), (8, 1, 1, 26.4), (16, 1, 1, 27.2), (4, 1, 4, 17.3), (8, 1, 4, 23.4), (16, 1, 4, 25.7),
     (4, 2, 1, 0.1), (4, 3, 4, 0.1)])
 def test_measured_stalls(layers, count, rate, stall):
-    """Modelled stalls match simulated rings of 4 workers with momentum and microbatches of 8. Durations of executions
-    are measured; they are longer if gradients are added to an earlier microbatch's."""
+    """Modelled stalls match simulated rings of 4 workers that train with momentum and microbatches of 8. The model
+    uses measured compute times, which are longer when gradients are added to those of an earlier microbatch."""
     units, program = planned((64,) * layers + (10,), count, microbatch=8)
     backward = 7001 + round(1100 * (count - 1) / count)
     executions = [(2273, backward - 2260), *[(2273, backward)] * (layers - 2), (1878, 3202)]
@@ -112,7 +112,8 @@ def test_measured_stalls(layers, count, rate, stall):
     (4, 2, 2, 0.32, 4356, 0.01), (2, 2, 1, 0.34, 7947, 0.05), (2, 4, 1, 0.34, 15403, 0.09),
     (2, 6, 4, 0.34, 6051, 0.04)])
 def test_measured_pushes(workers, state_words, rate, zeros, cycles, within):
-    """Modelled cycles of a PUSH of 4,160 words match measurements. A slow server reads ahead while it waits."""
+    """The modelled cycles of a PUSH of 4,160 words match measurements. The server reads ahead while it waits, if it
+    is slow."""
     taken = packet_cycles(Unit(1, 64, 64), workers=workers, state_words=state_words, rate=Fraction(rate), zeros=zeros)
     assert taken[1] == pytest.approx(cycles, rel=within)
 

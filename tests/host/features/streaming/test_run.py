@@ -61,7 +61,7 @@ def test_an_identity_changes_no_bit():
         same = run_of(structure((64, 16, 16, 10)))
         do(same, 5)
         assert [item.loss for item in other.reports[:4]] == [item.loss for item in same.reports[:4]]
-        assert other.reports[4].loss == same.reports[4].loss  # first set with the added layer
+        assert other.reports[4].loss == same.reports[4].loss  # this is the first set with the added layer
         assert len(other.server.units) == 4
         assert other.log[0].set == 4
 
@@ -158,7 +158,7 @@ def test_underflow():
 
 
 def test_blind():
-    """The assessor of this case widens all formats after the first set, and proposes nothing afterwards."""
+    """This assessor widens all formats after the first set and proposes no further changes."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]

@@ -92,14 +92,14 @@ def test_reset_in_mid_command(seed):
                                     collective=99))
             simulation.run(int(generator.integers(100, 2500)))
             ring.recover()
-            simulation.run(400)  # time for the remaining rows to arrive
+            simulation.run(400)  # gives the remaining rows time to arrive
             ring.memory.write_weights(reference.weights.view(np.float32))
             rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message=f"seed {seed}")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_silence(nodes):
-    """While the far memory does not respond, commands time out and the host reads zeros. Afterwards, all works
+    """While the far memory does not respond, commands time out and the host reads zeros. Afterwards, everything works
     again."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
@@ -129,7 +129,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """On a ring of one node, a command may take longer than the time-out as long as it moves rows."""
+    """On a ring of one node, a command may take longer than the time-out, provided that it keeps moving rows."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -161,7 +161,7 @@ def test_cycles():
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # weights and state of the own block, and weights of the other
+        moved = 2080 * (words + 1)  # weights and state of the node's own block, and weights of the other block
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

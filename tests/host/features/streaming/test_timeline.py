@@ -58,7 +58,8 @@ def test_choice_of_microbatches(microbatch, options, count):
 
 @pytest.mark.parametrize(("form", "count"), [("raw", 3), ("mx9", 1), ("mx4", 1)])
 def test_choice_for_a_classifier(form, count):
-    """The chosen number of microbatches is right for a small last layer, and for formats that only FETCH uses."""
+    """The chosen number of microbatches is right even if the last layer is small, and for formats that only FETCH
+    uses."""
     units = [dataclasses.replace(unit, format=form) for unit in units_of([64] * 17 + [10])]
     costs = costs_of(units, workers=4, microbatch=8, macs=16)
     assert microbatches(costs) == count

@@ -156,7 +156,8 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 
 def test_change(node):
-    """Settings and flags of a tenant are kept; another tenant cannot see its programs, events and errors."""
+    """A tenant's settings and flags are kept while another tenant is active, and its programs, events and errors are
+    hidden from the other tenant."""
     _, own, other, host = node
     own.write_register("LEARNING_RATE", 0.5)
     own.write_register("FLAGS", 0x21)
@@ -166,12 +167,12 @@ def test_change(node):
     assert (other.read_register("LEARNING_RATE"), other.read_register("FLAGS")) == (0.0, 0)
     assert (other.read_register("LAST_ERROR"), other.read_register("PROGRAM_STATUS")) == (0, 0)
     assert other.read_register("COMMAND_CYCLES") == 0
-    # A load at slot 3 leaves the slots before it. A run executes them too, so they must not hold another tenant's
-    # commands.
+    # A load at slot 3 does not change the slots before it. A run executes these too, so they must not hold another
+    # tenant's commands.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
     other.run(ProgramRun(1))
     event = other.pop_event(10_000)
-    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # slots hold commands of tenant 0
+    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # these slots hold tenant 0's commands
     other.write_register("LEARNING_RATE", 0.125)
     host.change(1)
     assert (own.read_register("LEARNING_RATE"), own.read_register("FLAGS")) == (0.5, 0x21)
@@ -181,7 +182,7 @@ def test_change(node):
 
 
 def digest(slot, words):
-    """Return the digest of a load of the first queue into the idle bank."""
+    """Return the digest that results from a load of the first queue into the idle bank."""
     header = np.array([slot | 1 << 23], "<u4")
     return zlib.crc32(np.concatenate([header, *(word.astype("<u4") for word in words)]).tobytes())
 
@@ -206,7 +207,7 @@ def test_banks(node):
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The digest of the old load is useless, even after a load with a header that does not begin a program.
+    # The digest of the old load is no longer valid, even after a load with a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)

@@ -60,7 +60,7 @@ class TestRing:
         ("zero_value", "sparse apart 10%", 640, 1 / 2.4, "2.40"),
         ("mx9", "dense, weights raw, gradients mx9", 480, 3.35 / 3.2, "3.20")])
     def test_effective_bandwidth(self, codec, config, cycles, ratio, shown):
-        """Bandwidth counts the raw words of 2 (N - 1) blocks per link, and is shown only for all-reduces."""
+        """Bandwidth is based on the raw words of 2 (N - 1) blocks per link, and is shown only for all-reduces."""
         measured = [{"name": name, "config": config, "measured": cycles} for name in ("ring.all_reduce", "node.mask")]
         row, = bench.bandwidth_rows(measured, nodes=4, codec=codec, length=1024)
         assert row["config"] == f"{config}, {shown} x the link's"
@@ -84,8 +84,8 @@ class TestRing:
 
     @pytest.mark.parametrize(("interval", "lanes", "bound"), [(1, 1, 704), (2, 1, 1408), (4, 8, 352), (1, 8, 330)])
     def test_bound_of_an_update(self, interval, lanes, bound):
-        """An optimizer slower than the links determines the bound of an update: 22 of the 44 groups are on each
-        node."""
+        """If the optimizer is slower than the links, it determines the bound of an update. Each node has 22 of the 44
+        groups."""
         config = NodeConfig(lanes=8, optimizer=Optimizer(lanes=lanes, interval=interval))
         ring = Ring([Device(None, config)] * 2)
         assert bench.update_bound(ring, SimpleNamespace(bound=330), 1380) == bound

@@ -25,7 +25,7 @@ def one_library(monkeypatch):
 
 
 def durations(step):
-    """Return the cycles of each COMPUTE command on the node where it takes longest."""
+    """Return the cycles of each COMPUTE command. If nodes take different times, the longest one counts."""
     def of(trace):
         begun, cycles = {}, []
         for record in trace:
@@ -39,7 +39,8 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """Estimate a slow and long link on fast nodes, and fast nodes on nodes with a slow link."""
+    """Estimate a slow and long link with a simulation of fast nodes, and fast nodes with a simulation of a slow
+    link."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -85,7 +86,8 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """With such short segments, nodes have gaps between packets that no rate can describe."""
+    """If segments are very short, there are gaps between the packets of a node that cannot be modelled by a lower
+    rate."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,7 +95,7 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """Delayed or throttled links make a step slower, but not its COMPUTE commands."""
+    """If links are delayed or throttled, steps become slower, but the COMPUTE commands in them do not."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
         results = []

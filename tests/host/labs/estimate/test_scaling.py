@@ -13,8 +13,8 @@ def rates(*values):
 
 
 def test_known_answers():
-    """For execution rates (4, 1, 4) and target rates (8, 1/2, 4), alpha is 1/2 and throttled rates are (4, 1/4,
-    2)."""
+    """With execution rates of (4, 1, 4) and target rates of (8, 1/2, 4), alpha is 1/2 and the throttled rates are (4,
+    1/4, 2)."""
     execution, target = rates(4, 1, 4), rates(8, HALF, 4)
     result = throttled(execution, target)
     assert result.alpha == HALF
@@ -26,7 +26,8 @@ def test_known_answers():
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
 def test_exact(alpha):
-    """If a step takes a + b * s cycles, runs at s = 1 / alpha and s = 2 / alpha give the exact value for s = 1."""
+    """If the cycles of a step are a + b * s, then runs at s = 1 / alpha and s = 2 / alpha give the exact value at s =
+    1."""
     alpha = Fraction(alpha)
     for a, b in ((0, 1000), (120, 3000), (500, 0)):
         first, second = float(a + b / alpha), float(a + 2 * b / alpha)
@@ -54,7 +55,8 @@ def test_refused(execution, target, message):
 
 
 def test_least_rate():
-    """A throttle that would be too low in the second, slower run is reported before the first run."""
+    """If a throttle rate would be too low for the second, slower run, this is reported before the first run
+    begins."""
     throttle = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
     assert throttle.registers() == {"link": 1}
     with pytest.raises(ValueError, match=r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: "):

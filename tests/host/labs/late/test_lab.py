@@ -34,7 +34,7 @@ def test_ways(data):
 
 
 def test_two_laggards_and_a_deadline(data):
-    """An update that its deadline closes has fewer gradients than the quorum."""
+    """An update closed by its deadline has fewer gradients than the quorum."""
     config = dataclasses.replace(SMALL, slow={2: 3.0, 3: 6.0})
     waiting = learn(data, config, points=2)
     closed = learn(data, dataclasses.replace(config, deadline=500), points=2)

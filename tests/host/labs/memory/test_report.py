@@ -109,8 +109,7 @@ def test_failures(tmp_path, change, failure):
 
 
 def test_sources():
-    """Stored results are valid for the sources of the planner, the lists and the models with which they were
-    computed."""
+    """Stored results are valid only for the sources with which they were computed: planner, lists and models."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
     assert {"memory/lab.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
             "far/steps.py"} <= names

@@ -5,8 +5,8 @@ from host.labs.sweep.jobs import JobKind
 
 
 def test_sources():
-    """The sources of a run are all modules that it imports, directly or not, except modules that only present
-    results."""
+    """The sources of a run are all modules that it imports, directly or indirectly, other than modules that only
+    present results."""
     names = {str(path.relative_to(sweep_jobs.ROOT)) for path in sweep_jobs.files_of(JobKind.RUN)}
     assert names >= {"hdl/node.py", "hdl/floating/add.py", "host/models/layers.py", "host/driver/ring.py",
                      "host/training/trainer.py", "hdl/features/mx/coding.py", "host/features/programs/execution.py",

@@ -54,7 +54,8 @@ class TestConfig:
 
     @pytest.mark.parametrize("name", ["sum32", "sum16"])
     def test_sums_of_integers(self, name):
-        """Formats that sum integers are measured for gradients, with raw weights, and their units are placed."""
+        """Formats that sum integers are measured as gradient formats, with raw weights, and their units are placed
+        and routed."""
         needs("reproducible")
         assert SweepConfig(formats=(name,)).pairs(DIGITS) == [BASE, Formats("raw", name)]
         jobs = {job.name: job for job in sweep.plan(SweepConfig(formats=(name,), nodes=(2,))).jobs}

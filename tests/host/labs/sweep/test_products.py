@@ -79,9 +79,8 @@ class TestPlan:
                     if job.name.startswith("build-products")}) == len(OPERANDS)
 
     def test_nodes_have_room(self):
-        """The activation memory has room for layers, lists and the largest share on two nodes, for any tiling of
-        products.
-        """
+        """However products are tiled, the activation memory has room for layers, lists and the largest share of two
+        nodes."""
         job = plan(nodes=(2,), compute_formats=("mx9",)).jobs[-2]
         node, training = from_dict(job.parameters["configuration"]), TrainingConfig(**job.parameters["training"])
         task = Classifier(digits(), training.hidden, align=training.align)
@@ -100,7 +99,7 @@ class TestPlan:
             "build-products-mx9", "run-products-mx9-n4-epochs3"]
 
     def test_every_array_has_a_unit(self):
-        """Each array has four rows and four columns, with operands in the given format."""
+        """For each operand format, there is an array of four rows and four columns."""
         for name in OPERANDS:
             _, arguments = UNITS[f"compute.operands_{name}"].call({})
             assert arguments == {"operands": name, "rows": 4, "columns": 4, "dsps": 4}
@@ -132,8 +131,8 @@ class TestRows:
         assert row["gflops_per_lut"] == pytest.approx(row["gflops"] / row["luts"])
 
     def test_what_is_absent(self, planned, tmp_path):
-        """A format has a row in the table only if it was run, and an area and a point in the picture only if it was
-        placed."""
+        """A format has a row in the table only if it was run. It has an area, and a point in the picture, only if it
+        was placed."""
         store_all(planned, tmp_path, without=("place-operands-mx9", "run-products-bf16-n2"))
         rows = sweep.products(planned, tmp_path)
         assert [(row["compute_format"], row["nodes"], row["luts"] is None) for row in rows] == [
@@ -145,7 +144,8 @@ class TestRows:
             assert sweep.write([], tmp_path / name, products=few)[1].stat().st_size > 10_000
 
     def test_counted(self, tmp_path):
-        """If an array was counted but not placed, its row has a number of LUTs but no speed."""
+        """If an array's logic cells were counted but the array was not placed, its row has the number of LUTs but no
+        speed."""
         planned = plan(nodes=(4,), compute_formats=("fp32",))
         assert [job.name for job in planned.jobs if job.kind is JobKind.COUNT] == ["count-operands-fp32"]
         store_all(planned, tmp_path)

@@ -24,7 +24,7 @@ class TestResults:
         library.write_text("another")
         assert execution.pending([BUILD, RUN], tmp_path) == [BUILD, RUN]
         store(tmp_path, RUN, {"loss": 1.0}, 3.0)
-        assert execution.pending([BUILD, RUN], tmp_path) == []  # no job is left that needs the library
+        assert execution.pending([BUILD, RUN], tmp_path) == []  # no remaining job needs the library
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["built", BUILD.file, RUN.file])
 
     def test_stale(self, tmp_path, monkeypatch):

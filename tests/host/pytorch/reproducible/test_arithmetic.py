@@ -7,7 +7,7 @@ from sim.golden.features.reproducible import sums as golden
 from sim.golden.features.reproducible.sums import GROUP, group_starts
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 from host.pytorch.reproducible import arithmetic  # noqa: E402
 
@@ -104,7 +104,7 @@ def test_limits():
 
 
 def test_special():
-    """An exponent field of 255 marks groups that contain an infinity or a NaN of either sign."""
+    """The exponent field is 255 for a group with an infinity or a NaN, whatever its sign."""
     values = np.zeros((5, GROUP), np.uint32)
     values[:4, 7] = 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFFC1_2345
     assert arithmetic.exponent_fields(tensor(values.reshape(-1))).tolist() == [255] * 4 + [1]

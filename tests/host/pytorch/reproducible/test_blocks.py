@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 from host.pytorch.reproducible import arithmetic, compiled_blocks  # noqa: E402
 from host.pytorch.reproducible.arithmetic import BLOCK, GROUP  # noqa: E402
@@ -23,12 +23,12 @@ CPU = torch.device("cpu")
 
 
 def memory(size):
-    """Allocate memory that contains other values than zeros."""
+    """Allocate memory that initially contains values other than zero."""
     return torch.full((size,), 0x7FC1_2345, dtype=torch.int32)
 
 
 def vectors(seed, count, length):
-    """Random finite elements: a group has similar numbers, any numbers, very small or very large ones."""
+    """Random finite elements. All numbers of a group are similar, arbitrary, very small or very large."""
     generator = np.random.default_rng(seed)
     values = generator.integers(0, 2 ** 32, (count, length), np.uint32)
     similar = generator.standard_normal((count, length)).astype(np.float32).view(np.uint32)
@@ -40,7 +40,8 @@ def vectors(seed, count, length):
 
 
 def results(kind, addends, width, count):
-    """Magnitudes, words, checksums and sums of addends, as arrays. A sum has ``count`` addends in total."""
+    """Magnitudes, words, checksums and sums of addends, as arrays. ``count`` is the total number of addends in a
+    sum."""
     bits, length = arithmetic.addend_bits(width, count), len(addends[0])
     largest = memory(length // GROUP)
     kind.magnitudes([addend for addend in addends if addend.dtype == torch.float32], largest, memory)
@@ -63,8 +64,8 @@ def same(addends, width, count):
 
 @pytest.mark.parametrize("width", range(4, 33))
 def test_same_bits(width):
-    """Bits are equal for all widths, for one and several addends, and for blocks with halves that end within a
-    group."""
+    """Compiled blocks and tensor operations give the same bits for all widths, for one and several addends, and for
+    blocks with halves that end within a group."""
     for count, groups in ((1, 1), (2, 40), (4, 41)):
         same(vectors(width, count, groups * GROUP), width, count)
 
@@ -127,7 +128,7 @@ def test_tensors_are_noted_as_changed(length):
 
 
 def test_blocks_that_are_summed_again(monkeypatch):
-    """Blocks are summed again even in inference mode, without addends, and with several threads."""
+    """Blocks with wrong sums are summed again, even in inference mode, without addends, and with several threads."""
     verdicts, calls = Terms.verdicts, itertools.count()
     monkeypatch.setattr(Terms, "verdicts", lambda self, *arguments: verdicts(self, *arguments) | (next(calls) == 0))
     torch.set_num_threads(2)
@@ -147,7 +148,7 @@ def test_blocks_that_are_summed_again(monkeypatch):
     ("std::rint(scaled[i])", "std::floor(scaled[i])"),
     ("* factor.first * factor.second;", "* (factor.first * factor.second);")])
 def test_other_arithmetic_is_not_used(monkeypatch, right, wrong):
-    """If compiled code computes other bits, a warning says so, and sums on a CPU use tensor operations."""
+    """If compiled code computes different bits, a warning says so, and sums on a CPU use tensor operations."""
     assert right in compiled_blocks.KERNELS
     monkeypatch.setattr(compiled_blocks, "KERNELS", compiled_blocks.KERNELS.replace(right, wrong))
     caches = compiled_blocks._library, compiled_blocks.is_available

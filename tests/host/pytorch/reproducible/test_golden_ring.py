@@ -10,7 +10,7 @@ from tests.present import needs
 needs("reproducible")
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 from gradring.torch import reproducible  # noqa: E402
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
@@ -50,7 +50,7 @@ def test_step_again(headroom):
 
 
 def test_state():
-    """A run that resumes from the state of its microbatches has the same bits."""
+    """If a run resumes from a saved state of its microbatches, its bits are the same."""
     def train(network, batches, steps):
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)
         for step in steps:
@@ -94,7 +94,7 @@ def test_default_type(kind):
     lambda network: network.load_state_dict(copy.deepcopy(network.state_dict()), assign=True),
     lambda network: network[0].bias.requires_grad_(False), lambda network: network.double()])
 def test_changed_parameters(change):
-    """Parameters that a script replaces, freezes or converts are rejected."""
+    """An error is raised if a script replaces, freezes or converts parameters."""
     network = model()
     batches = reproducible.Microbatches(network, 2)
     take(network, batches, 0)

@@ -8,7 +8,7 @@ import pytest
 from sim.golden.features.reproducible.sums import sum_of
 
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for the reason given in tests/host/training/test_torch.py
+torch.set_num_threads(1)  # the reason is given in tests/host/training/test_torch.py
 
 from torch import nn  # noqa: E402
 
@@ -96,7 +96,8 @@ def test_microbatches():
 
 
 def steps(batches, network, scales):
-    """Train one step for each scale of the loss, and return which steps had a sum."""
+    """Train one step for each scale of the loss; return for each step whether the ranks were able to sum its
+    gradients."""
     done = []
     for step, scale in enumerate(scales):
         for index in batches(step):
@@ -107,7 +108,7 @@ def steps(batches, network, scales):
 
 
 def test_headroom():
-    """Elements may grow by the headroom from step to step; after larger ones, infinities or NaNs, a step is
+    """From step to step, elements may grow by the headroom. If they grow more, or are infinite or NaN, a step is
     skipped."""
     network = model()
     batches = reproducible.Microbatches(network, 2, headroom=3)
@@ -155,14 +156,14 @@ def test_misuse():
 
 
 def test_comparison(monkeypatch, capsys):
-    """The comparison with a GPU counts differences, and if there is no GPU, it ends with a one-line message."""
+    """A comparison with a GPU counts the differences. Without a GPU, it ends with a one-line message."""
     monkeypatch.setattr(cuda, "ELEMENTS", 4096)
     assert cuda.compare(torch.device("cpu")) == 0
     finish = Terms.finish
     calls = itertools.count()
     monkeypatch.setattr(Terms, "finish", lambda self, parts, result: finish(
         self, [part ^ (next(calls) == 1) for part in parts], result))
-    assert cuda.compare(torch.device("cpu")) > 2000  # the lower integer of the two in each word
+    assert cuda.compare(torch.device("cpu")) > 2000  # the lower integer of each word's two
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cuda.main() == 1
     assert capsys.readouterr().err == ("error: PyTorch must find a GPU: run this where there is one, with a "

@@ -1,4 +1,4 @@
-"""Script that trains for one step with the backend that its first argument names."""
+"""Script that trains for one step with the backend named by its first argument."""
 
 import sys
 

@@ -182,7 +182,7 @@ def reduce(group, make):
         with attempt(results):
             tensor = one(group, make)
             dist.reduce(tensor, op=operation, group=group, group_dst=1)
-            if group.rank() == 1:  # only rank 1 has a defined result
+            if group.rank() == 1:  # only rank 1 gets a defined result
                 results.append(tensor)
     return results
 
@@ -327,7 +327,8 @@ def _time_estimator(group, make):
 
 @case(types=[torch.float32, torch.bfloat16])
 def allreduce(group, make):
-    """Arguments in a list, by itself or with options are all replaced by their sum or maximum over the ranks."""
+    """Every argument, whether in a list, on its own or with options, is replaced by its sum or maximum over the
+    ranks."""
     results = [one(group, make) for _ in range(4)]
     waited(group.allreduce([results[0]]))
     waited(group.allreduce(results[1], dist.ReduceOp.SUM))

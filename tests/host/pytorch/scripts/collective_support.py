@@ -11,13 +11,13 @@ from torch.distributed import distributed_c10d as c10d
 
 ENOUGH = datetime.timedelta(seconds=60)
 
-#: Test cases by PyTorch's name of the tested function. A case is called with a group and with a function that creates
-#: a tensor of the type under test.
+#: Test cases, keyed by PyTorch's name of the tested function. A case is called with a group and with a function that
+#: creates a tensor of the type under test.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for tests of functions that differ from other tested functions only in name.
+#: Types used to test functions that differ from other tested functions only in their name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
@@ -66,7 +66,8 @@ def attempt(results):
 
 @contextlib.contextmanager
 def untouched(group):
-    """Make PyTorch create new groups without the launcher, unless the tested group is the launcher's own."""
+    """Make PyTorch create new groups as it does without the launcher, unless the tested group was created by the
+    launcher."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

@@ -58,7 +58,7 @@ def maker(dtype):
         values = (torch.arange(count) + first) % 5
         try:
             return values.to(dtype)
-        except (RuntimeError, NotImplementedError):  # this type has no arithmetic
+        except (RuntimeError, NotImplementedError):  # this type does not support arithmetic
             return values.to(torch.uint8).repeat_interleave(max(dtype.itemsize, 1)).view(dtype)
     return make
 
@@ -82,7 +82,7 @@ def result(name, group, dtype):
         make(2, 0)
         function, _ = CASES[name]
         results.append(plain(function(group, make)))
-    c10d._world.pg_coalesce_state.pop(group, None)  # left by PyTorch after an error
+    c10d._world.pg_coalesce_state.pop(group, None)  # PyTorch leaves it behind after an error
     return results
 
 

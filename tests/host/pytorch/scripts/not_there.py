@@ -1,4 +1,4 @@
-"""Script that requests backends missing from this build of PyTorch; the last error ends it."""
+"""Script that requests backends that this build of PyTorch lacks. The error of the last request ends the script."""
 
 import sys
 

@@ -100,7 +100,7 @@ def unused():
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()
     torch.optim.Adam(plain.parameters(), lr=0.1).step()
-    for name, parameter in plain.named_parameters():  # orders of sums and roundings differ
+    for name, parameter in plain.named_parameters():  # the orders of sums and roundings differ
         assert torch.allclose(parameter, model.module.get_parameter(name), rtol=1e-4, atol=1e-5), name
 
     frozen = model.module.frozen.weight.clone()

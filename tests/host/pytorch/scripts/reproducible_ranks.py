@@ -66,7 +66,8 @@ def models(groups, rank, count):
 
 
 def train(group, *, headroom, width):
-    """Train six steps of 8 microbatches each; return weights, the number of skipped steps, and a random number."""
+    """Train for six steps of 8 microbatches each; return the weights, the number of skipped steps, and a random
+    number."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.3), nn.ReLU(), nn.LayerNorm(33), nn.Linear(33, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -114,7 +115,8 @@ def faults(group):
 
 
 def misuse(group):
-    """Return the errors of both ranks of a group when their arguments, steps or weights differ, or one rank fails."""
+    """Return the errors of both ranks of a group whose arguments, steps or weights differ, or in which one rank
+    fails."""
     rank = dist.get_rank(group)
 
     def summed(*sizes, width=32, kind=torch.float32):

@@ -124,7 +124,7 @@ def refusal(action):
 
 
 def copies():
-    """Copies of modules, with or without a hook of the script, and a state saved before the first step."""
+    """Train copies of modules, with or without a hook of the script, and from a state saved before the first step."""
     means = []
     for hooked in (False, True):
         module = DistributedDataParallel(linear([0.0]))

@@ -28,7 +28,8 @@ def test_four_maps(policies, budget, rate, cycles):
 
 
 def test_events():
-    """With room for one and a half maps, all events of two maps, one of them swapped, have the expected times."""
+    """If memory has room for one and a half maps, and one of two maps is swapped, all events have the expected
+    times."""
     chain = Chain("two", (Map(2, 5, 7), Map(1, 3, 4)), loss=2)
     timeline = run(chain, [KEEP, SWAP], budget=3, rate=1)
     assert timeline.events == (
@@ -47,14 +48,15 @@ def test_maps_between_are_made_again_once():
 
 
 def test_maps_that_name_others():
-    """Maps 0 and 1 are moved back in this order, and the last map is recomputed from them. Map 2, which it does not
-    need, is moved back last."""
+    """Maps 0 and 1 are moved back first, because the last map is recomputed from them. Map 2 is not needed for this,
+    so it is moved back last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
     timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
     assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
     again, = (event for event in timeline.events if event.kind == "remake")
     assert again.end - again.start == 70
-    # The last forward pass reads map 0, which can be freed only afterwards, so it uses the space of map 1.
+    # The last forward pass reads map 0, which therefore cannot be freed before; the pass writes its output to the
+    # space of map 1.
     first = {(event.kind, event.number): event.start for event in timeline.events}
     assert (first["out", 0], first["forward", 3], first["back", 0]) == (100, 300, 400)
     assert timeline.peak == 300
@@ -62,7 +64,8 @@ def test_maps_that_name_others():
 
 @pytest.mark.parametrize(("loss_reads", "budget"), [((0,), 3), ((1,), 2), ((), 2), (None, 2)])
 def test_maps_that_nobody_reads(loss_reads, budget):
-    """A map that is not read by the loss or a later forward pass is freed as soon as it has been written."""
+    """If neither the loss nor a later forward pass reads an activation map, its memory is freed as soon as the map
+    has been written."""
     chain = Chain("two", (Map(1, 5, 7), Map(2, 3, 4, sources=(), reads=())), loss=2, loss_reads=loss_reads)
     assert run(chain, [REMAKE, KEEP], budget=budget - 1) is None
     assert run(chain, [REMAKE, KEEP], budget=budget) is not None

@@ -16,8 +16,8 @@ def test_by_hand():
     assert not dead_reads(SIMPLE, good)
     assert overlaps(SIMPLE, {**good, "b": 3}) == [Overlap(1, "a", "b", 3, 4)]
     assert dead_reads(SIMPLE, {**good, "b": 3}) == [DeadRead(2, "a", "b", 3)]
-    # A result overlaps an operand of its own operation: both are live at the same time, but no read returns wrong
-    # data.
+    # A result shares words with an operand of the same operation. Both are live at the same time, but no read returns
+    # wrong data.
     assert overlaps(SIMPLE, {**good, "c": 5}) == [Overlap(2, "b", "c", 5, 6)]
     assert not dead_reads(SIMPLE, {**good, "c": 5})
 

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
-#: Tiling factors that every product accepts and that do not affect the buffers.
+#: Tiling factors that are valid for every product and do not affect the buffers.
 FACTORS = {"tile": 0, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
 
 

@@ -56,7 +56,8 @@ class TestKnownAnswers:
         assert lowest_fit(buffers, range(4)) == [0, 3, 0, 5]
 
     def test_search_beats_the_orders(self):
-        """For these six buffers, placement in any fixed order takes more words than are live; the search does not."""
+        """For these six buffers, every fixed order of placement needs more words than are live at once, but the
+        search does not."""
         buffers = [Lifetime(*values) for values in ((1, 2, 4), (1, 4, 3), (2, 6, 3), (2, 5, 1), (4, 7, 4), (3, 6, 1))]
         assert live_words(buffers) == 9
         assert min(peak(buffers, places) for method, places in planned(buffers).items()
@@ -65,7 +66,8 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """No plan has overlaps, and its size is between the number of live words and the sum of all buffers."""
+    """No plan has overlaps, and a plan's size is between the number of live words and the total size of all
+    buffers."""
     generator = np.random.default_rng(0)
     for _ in range(60):
         program = random_profile(generator)
@@ -109,7 +111,7 @@ class TestPlan:
         plan.check(SIMPLE, budget=6)
 
     def test_digest(self):
-        """A program's digest depends on sizes, order and buffers, but not on operation names."""
+        """The digest of a program depends on sizes, order and buffers, but not on the names of operations."""
         renamed = Profile(SIMPLE.words, [Operation("other", item.reads, item.writes) for item in SIMPLE.operations])
         assert renamed.digest == SIMPLE.digest
         different = [profile(("", "a"), ("a", "b"), ("b", "c"), ("c", ""), a=4, b=2, c=4),

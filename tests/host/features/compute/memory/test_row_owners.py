@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """All overlaps in rows that are read again are detected, in 100 plans. Before each plan, a correct plan runs
-    on the same memory, which still holds the tags of other programs, and raises no alarm."""
+    """In each of 100 plans, every overlap in rows that are read again is detected. Before each plan, a correct plan
+    runs on the same memory, which still holds the tags of other programs, without a false alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
@@ -106,7 +106,7 @@ def test_networks(number):
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
-        # Host reads after the lists have run are not checked.
+        # Reads by the host after the lists have run are not checked.
         dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
         # An instruction is rejected if its target overlaps one of its operands.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {

@@ -15,10 +15,11 @@ def test_text():
         ("rise_0", 1536, (4,), (4,), ()), ("normal norm", 512, (5,), (3, 5), ())]
     steps = text_program(scaled_again=True).steps
     assert chain.cycles == sum(step.cycles for step in steps)
-    # Recomputing this map from the attention heads takes two residual sums and a product that its forward pass lacks.
+    # To recompute this map from the attention heads, two residual sums and a product are needed that its forward pass
+    # does not contain.
     assert chain.maps[6].multiplications == 16 * 32 * 96 + 16 * 32 * 32
     assert chain.again(6) > chain.maps[6].forward
-    assert chain.again(0) < chain.maps[0].forward  # because the deviations of its rows are kept
+    assert chain.again(0) < chain.maps[0].forward  # because its rows' deviations have been kept
 
 
 @pytest.mark.parametrize(("chain", "share", "rate", "factors"), [
@@ -28,7 +29,8 @@ def test_text():
     (text_chain(), 0.75, 1 / 8, (1.038, 1.051, 1.012)),
 ], ids=["layers", "layers, fast", "text", "text, slow"])
 def test_factors(chain, share, rate, factors):
-    """All plans fit in the budget, and take the known multiple of the cycles of a step that keeps all maps."""
+    """All plans fit in the budget. Compared with a step that keeps all maps, their cycles increase by the known
+    factors."""
     budget = int(share * chain.words)
     plans = [decide(chain, budget=budget, rate=rate, kind=kind) for kind in ("swap", "recompute", "mixed")]
     assert tuple(round(plan.run.cycles / chain.cycles, 3) for plan in plans) == factors

@@ -55,7 +55,7 @@ def test_estimate():
 
 
 def test_node():
-    """Memories have room for the operands and a list, rounded up to powers of two."""
+    """Memories have enough words for the operands and a list. Their sizes are rounded up to powers of two."""
     job = product((64, 64, 64), Array(rows=4, lanes=4), starts=True)
     node = node_of(job, Array(rows=4, lanes=4), products=63)
     assert (node.memories.gradient, node.memories.weight, node.compute.activations) == (4096, 8192, 8192)

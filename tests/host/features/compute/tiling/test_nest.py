@@ -1,4 +1,5 @@
-"""Loop nest of a product: the factors that states select for an array, and misfits of states that do not fit."""
+"""Loop nest of a product: the factors that a state selects for an array, and the misfit of a state that does not
+fit."""
 
 import dataclasses
 
@@ -22,7 +23,8 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A 16 by 8 panel is a single tile. A 64 by 64 panel uses this tile too, the lower of two tiles with 24 operands.
+    # A 16 by 8 panel is a single tile. A 64 by 64 panel uses this tile too, which is the lower of the two tiles with
+    # 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
     # The lowest and narrowest panels that the tiles allow.
@@ -39,7 +41,7 @@ def test_two_levels(state, expected):
     (((5, 1), (2, 4), (4, 2)), 4),  # a tile of 2 by 4; the nearest legal tiles are 4 by 32 and 32 by 4
     (((0, 6), (0, 6), (3, 3)), 1),  # a panel of A has 4,096 elements; the limit is 2,048
     (((0, 6), (0, 6), (0, 6)), 2),
-    (((2, 4), (5, 1), (3, 3)), 1),  # two-term panels would begin inside a row of A
+    (((2, 4), (5, 1), (3, 3)), 1),  # panels of two terms would begin inside a row of A
     (((2, 4), (6, 0), (3, 3)), 2),
 ])
 def test_misfits(state, misfit):
@@ -47,7 +49,7 @@ def test_misfits(state, misfit):
 
 
 def test_alignment():
-    """Two-term panels fit if the memory lines of both operands run along m and n."""
+    """Panels of two terms fit if A is stored along m and B along n."""
     assert isinstance(nest((64, 64, 64), (2, 2, 2), transpose_a=True).plan(((2, 4), (5, 1), (3, 3))), Plan)
 
 
@@ -56,7 +58,7 @@ def test_alignment():
     ((16, 64, 32), None), ((32, 32, 16), (30, 17, 10)), ((8, 64, 64), (8, 40, 64)), ((16, 128, 16), (13, 128, 16))])
 @pytest.mark.parametrize("options", [{}, {"transpose_a": True}, {"transpose_b": True}])
 def test_legal_states(operands, sizes, actual, options):
-    """A state fits if and only if the loop nest accepts its job, for all operand formats and states."""
+    """For all operand formats and states, a state fits if and only if the loop nest accepts the resulting job."""
     array = Array(rows=2, lanes=4, blocks=16, operands=operands)
     states = nest(sizes, (3, 2, 3), array=array, actual=actual, **options)
     tiles = {states._shape(tile): tile for tile in range(4)}
@@ -78,8 +80,8 @@ def test_legal_states(operands, sizes, actual, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """If panels of several tiles are shorter than an operand block, the misfit is the number of missing factors of
-    two."""
+    """If a panel of several tiles is shorter than an operand block, its misfit is the number of factors of two that
+    it lacks."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -87,7 +89,7 @@ def test_parted_blocks(operands, rounds, misfit):
 
 
 def test_tile_level():
-    """With three levels, the innermost one is the tile itself, and only its four shapes fit."""
+    """With three levels, the innermost level is the tile itself, so only the four shapes of tiles fit."""
     states = nest((32, 64, 32), (3, 2, 3))
     assert factors(states.plan(((1, 0, 4), (4, 2), (0, 2, 3)))) == (2, 0, 2, 2)
     assert states.plan(((0, 1, 4), (4, 2), (1, 0, 4))) == 1

@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """Factors found by a search are kept and reused when a network's lists are compiled, and replace default factors
-    unless these are better."""
+    """Factors found by a search are kept. When a network's lists are compiled, they are used instead of the default
+    factors unless these are better."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))
@@ -60,7 +60,7 @@ def test_worse_default(short, tmp_path, monkeypatch):
 
 
 def test_no_room(short, tmp_path):
-    """A product that does not fit on the node gets the default factors, and these are not kept."""
+    """A product that does not fit on the node gets the default factors, which are not written to the file."""
     path = tmp_path / "factors.json"
     with short(path) as factors:
         assert dict(factors(ARRAY, (64, 64, 64))) == dict(best_factors(ARRAY, (64, 64, 64)))

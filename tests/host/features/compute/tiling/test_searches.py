@@ -112,7 +112,8 @@ def test_network():
 
 
 def test_numbers():
-    """A state is encoded as each factor divided by the product along its dimension, minus 1/2."""
+    """Each factor of a state is encoded as the factor divided by the product of all factors of its dimension, minus
+    1/2."""
     values = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
     assert values.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
 
@@ -126,7 +127,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """A comparison runs the requested number of seeds or, by default, the number given in the task."""
+    """By default, a comparison uses the number of seeds given in the task; another number can be requested."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

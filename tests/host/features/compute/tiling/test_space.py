@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """The states of a space are distinct, and all have its depths and exponents."""
+    """All states of a space are distinct, and each has the depths and exponents of the space."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
@@ -28,7 +28,8 @@ def test_states():
 
 
 def test_neighbours():
-    """A move shifts a factor of two to another level, the opposite move undoes it, and being neighbours is mutual."""
+    """A move shifts a factor of two to another level, and the opposite move undoes it, so two states are always
+    neighbours of each other."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
@@ -39,7 +40,7 @@ def test_neighbours():
 
 
 def test_random():
-    """States are drawn uniformly: each of 35 states appears about 200 times in 7,000 draws."""
+    """The random choice of states is uniform: each of 35 states occurs about 200 times in 7,000 draws."""
     space = Space((16, 1, 1), (4, 1, 1))
     generator = np.random.default_rng(3)
     drawn = collections.Counter(space.random(generator) for _ in range(7000))
