@@ -1,5 +1,4 @@
-"""Parities of words, and the CRC-32 of IEEE 802.3. The CRC is the same as zlib's if words are stored as little-endian
-bytes."""
+"""Parities of words, and the CRC-32 of IEEE 802.3. The CRC is zlib's if words are stored as little-endian bytes."""
 
 import collections
 import itertools

@@ -18,8 +18,7 @@ class HostAccess(wiring.Component):
     """Serve the host port's bursts from the node's memories, one word per cycle.
 
     Words are written as they arrive, with only the word's lane enabled. The first word of a read follows after
-    :attr:`latency` cycles, plus one cycle for each element before the address in the first row, plus any delay of
-    the memory's response.
+    :attr:`latency` cycles, plus one cycle for each element before the address in its row, plus the memory's delay.
 
     Parameters
     ----------

@@ -49,8 +49,7 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Report of a write for observers: the row that is written in this cycle. No read of this row is granted in the
-    same cycle."""
+    """Report of a write for observers: the row that is written in this cycle. No read of this row is granted then."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
@@ -154,8 +153,7 @@ class LanedMemory(wiring.Component):
 
         The granted row is registered before the addition and the comparison, which keeps both off the arbitration
         path. The block memory is read one cycle later than in a memory without guards, and its own output register
-        holds the elements; rejected reads reset this register, and so return zeros. Writes are also one cycle
-        later.
+        holds the elements; rejected reads reset this register, and so return zeros. Writes are also one cycle later.
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
@@ -270,8 +268,7 @@ def _first(ports, name):
 
 def take_turns(m, asking):
     """Arbitrate round-robin between the bits of ``asking``. Returns a one-hot mask of the bit to serve next, and a
-    signal to which the caller must assign the index of the bit served last. The bit after that one has the highest
-    priority."""
+    signal to which the caller must assign the index of the bit served last. The next bit has the highest priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

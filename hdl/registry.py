@@ -52,8 +52,7 @@ class Entry:
     module : str
         Module that contains the feature's description, ``FEATURE``.
     uses : tuple of str
-        Other features that the feature's files import, in any tree; features that its nodes need are in its
-        description.
+        Other features that the feature's files import, in any tree; its description has those its nodes need.
     sections : mapping
         Names of the section types that the feature adds, keyed by the configuration field that may contain them;
         ``configuration`` is the key of a node configuration that the feature adds.

@@ -222,8 +222,7 @@ class Types:
 
 
 class Part(Domain):
-    """Domain of sections of certain types, and of None if ``optional``. The parameters are described in
-    :class:`Types`."""
+    """Domain of sections of certain types, and of None if ``optional``. For parameters, see :class:`Types`."""
 
     def __init__(self, *types: type, optional: bool = False, field: str | None = None,
                  among: Collection[str] | None = None) -> None:

@@ -43,8 +43,7 @@ class Codec(Protocol):
 
     @property
     def gradients(self) -> bool:
-        """Whether the format can be used for gradients. It must then be able to encode any number, because a sum can
-        be any number."""
+        """Whether the format can be used for gradients. It must then encode any number, as sums can be any number."""
         ...
 
     @property

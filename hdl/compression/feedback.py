@@ -35,8 +35,7 @@ class PacketAdder(wiring.Component):
     finite : bool
         Whether a result that is not finite becomes +0.0.
     choice : bool
-        Whether a packet of ``a`` may come without a packet of ``b``. +0.0 is then added to its elements, which
-        changes only -0.0.
+        Whether a packet of ``a`` may come without a packet of ``b``. +0.0 is then added, which changes only -0.0.
 
     Members
     -------

@@ -61,8 +61,7 @@ CORE = (
 
 
 def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
-    """Return the couplings of the core and of ``features`` (by default, of all features). Couplings of fewer sections
-    come first."""
+    """Return the couplings of the core and of ``features`` (by default, of all features). Smaller ones come first."""
     couplings = (*CORE, *(coupling for name in features for coupling in feature(name).couplings))
     return tuple(sorted(couplings, key=lambda coupling: len(coupling.sections)))
 

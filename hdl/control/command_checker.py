@@ -330,8 +330,7 @@ class CommandChecker(wiring.Component):
                     m.next = "Divide"
 
             with m.State("Divide"):
-                # Each cycle shifts in one bit of the quotient. A marker bit shifted ahead of them reaches the top
-                # with the last one.
+                # Each cycle shifts in one bit of the quotient. A marker shifted ahead of them ends at the top.
                 bits = self._quotient_bits
                 partial = Cat(addend[bits - 1], left)
                 with m.If(fitting[bits]):

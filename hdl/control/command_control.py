@@ -184,8 +184,7 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # The comparison with the time-out takes a cycle, so the count runs one cycle ahead. It starts only when the
-        # command begins to wait.
+        # The comparison with the time-out takes a cycle, so the count, from the start of the wait, is one ahead.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),
@@ -274,8 +273,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
-        # This assignment comes last, with its own condition, so that synthesis can use the flip-flops' set and reset
-        # inputs.
+        # This assignment comes last, with its own condition, so that synthesis uses the flip-flops' set and reset.
         with m.If(self.removed | (drop & ~self.rejected)):
             m.d.sync += self.count.eq(1)
         return m

@@ -16,8 +16,7 @@ __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 #: Number of words loaded per command, unless :func:`words_loaded` adds one; later words are reserved.
 WORDS = 12
 
-#: Index of the word that is loaded first: it has the fields that control waiting and the changes to later words,
-#: which are needed early.
+#: Index of the word that is loaded first: it controls waiting and the changes to later words, so it is needed early.
 FIRST_WORD = 8
 
 

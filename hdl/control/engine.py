@@ -54,8 +54,7 @@ class Extent:
         Whether each word holds two elements while state is packed.
     used : callable, optional
         Function of the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`). It
-        returns a Value that is 1 if the operation uses this memory with these settings. By default, the operation
-        always uses it.
+        returns a Value that is 1 if the operation uses this memory with these settings. By default, it always does.
     """
 
     base: str

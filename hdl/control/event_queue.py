@@ -16,8 +16,7 @@ class EventQueue(wiring.Component):
 
     An event takes four cycles, from the first cycle in which it is offered, if the queue is not full and no other
     event is being stored; it is accepted with its last word. Events of lower-numbered queues have priority, and
-    events of commands that were not run come last. Each input's ``ready`` depends combinationally on ``valid`` of all
-    inputs.
+    events of commands that were not run come last. Each input's ``ready`` depends combinationally on all ``valid``.
 
     Parameters
     ----------

@@ -87,8 +87,7 @@ def connect_programs(m, *, host_port, registers, queue):
         registers.program_status.eq(queue.program_status),
         registers.node_time.eq(queue.node_time),
         registers.trace_pointer.eq(queue.trace_pointer),
-        # A program load is counted when the header for slot 0 of queue 0 arrives, whatever the program's number and
-        # bank.
+        # A program load is counted when the header for slot 0 of queue 0 arrives, whatever its number and bank.
         registers.count.program_loads.eq(host_port.program.valid & header.first & ~first.any()),
         registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

@@ -239,8 +239,7 @@ class RegisterFile(wiring.Component):
         low = Signal(max(spans.values()))  # low bits of the counter
         moved = Signal.like(low)
 
-        # The increments come from all over the node. This register separates the long wires from the counters' carry
-        # chains.
+        # The increments come from all over the node. This register separates long wires from the carry chains.
         count = Signal.like(self.count)
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 

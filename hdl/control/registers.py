@@ -484,6 +484,5 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Layout of the settings on which a command's use of memory depends. A command is checked and executed with the
-    same values."""
+    """Settings on which a command's use of memory depends, which are fixed from its check to its end."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

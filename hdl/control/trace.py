@@ -78,8 +78,7 @@ class Trace(wiring.Component):
         recorded = Signal()
 
         m.d.sync += [self.node_time.eq(self.node_time + 1), self.pointer.eq(self.pointer + recorded)]
-        # Waiting records may be written in any order, since all are written before another one of the same kind
-        # occurs.
+        # Waiting records may be written in any order, since all are written before the next one of their kind.
         free = Const(1)
         for queue in range(self._queues):
             for end, came in enumerate((self.started[queue], self.ended[queue])):

@@ -136,8 +136,7 @@ class FloatConverter(wiring.Component):
         i = data.View(source.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
-        # Exponent field minus one. If the result is subnormal, this is negative and gives the distance from the
-        # normal numbers.
+        # Exponent field minus one. If the result is subnormal, this is minus the distance from the normal numbers.
         offset = source.bias - target.bias
         exponent = Signal(signed(source.exponent_bits + 1))
         below = Signal(signed(source.exponent_bits + 1))
@@ -150,8 +149,7 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Shift right, leaving the result's hidden bit, fraction and guard bit. Numbers shifted out completely round
-        # to zero.
+        # Shift right, leaving the hidden bit, fraction and guard bit. Numbers that are shifted out become zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -225,8 +223,7 @@ class FloatToInteger(wiring.Component):
             significand=Cat(i.fraction, normal), below=below, sign=i.sign, special=special,
             nan=special & i.fraction.any())
 
-        # Stage 2: shift by this count, into magnitude and guard bit. A number that is shifted out of all these bits
-        # rounds to zero.
+        # Stage 2: shift by this count, into magnitude and guard bit. Numbers that are shifted out become zero.
         places = width + 1
         excess = max(format.fraction_bits + 1 - places, 0)
         value = Cat(C(0, places - (format.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -247,8 +244,7 @@ class FloatToInteger(wiring.Component):
             m, "rounded",
             integer=integer, top=magnitude[-1], sign=aligned.sign, beyond=aligned.beyond, nan=aligned.nan)
 
-        # Stage 4: saturate. A negative number with its highest magnitude bit set is in range only as the smallest
-        # integer.
+        # Stage 4: saturate. If its highest magnitude bit is set, a negative number must be the smallest integer.
         outside = rounded.beyond | Mux(
             rounded.sign, rounded.top & ~rounded.integer[-1], rounded.top | rounded.integer[-1])
         limit = Cat((~rounded.sign).replicate(width - 1), rounded.sign)

@@ -252,8 +252,7 @@ class FloatDivider(wiring.Component):
                     passing = self._locate(m, passing)
 
         # The quotient is exact if the last trial, which is beyond the last bit of any exact quotient, leaves the
-        # negated divisor. Remainder plus divisor is then zero, which can be checked at each position without a
-        # carry chain.
+        # negated divisor. Remainder plus divisor is then zero, which each position can check without carries.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 

@@ -100,11 +100,10 @@ class FloatMultiplier(wiring.Component):
         m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
         # The result is a window of the product, as wide as hidden bit, fraction and guard bit together. For normal
-        # operands it begins at the product's highest or second-highest bit. A subnormal operand causes leading
-        # zeros, and the window moves down by their number as far as the exponent allows: it begins at one of the
-        # highest `places` bits. If the exponent is negative, the result is subnormal; then the window begins above
-        # the product, and the product is shifted down below these bits instead, by one less than the number of
-        # missing bits.
+        # operands it begins at the product's highest or second-highest bit. A subnormal operand causes leading zeros,
+        # and the window moves down by their number as far as the exponent allows: it begins at one of the highest
+        # `places` bits. If the exponent is negative, the result is subnormal; then the window begins above the
+        # product, and the product is shifted down below these bits instead, by the number of missing bits less one.
         negative = exponent[-1]
         mark = Mark(exponent[:-1], places)
         missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)

@@ -70,8 +70,7 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Return whether a stage ends after this trial; two of the first trials, which are narrow, share a
-        stage."""
+        """Return whether a stage ends after this trial; two of the first, narrow trials share a stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property

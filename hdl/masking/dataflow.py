@@ -117,8 +117,7 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.sparsify else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both units. The circuit accepts it only if there is a job, and the magnitude mask
-            # only together with errors.
+            # Both units are offered data. The circuit needs a job to accept it, and the magnitude mask needs errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m

@@ -142,8 +142,7 @@ class MomentPacker(wiring.Component):
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        # The spare register holds the lower half of a row. It loads every beat, except while it waits for an upper
-        # half.
+        # The spare register holds the lower half of a row. It loads every beat unless it waits for an upper half.
         lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
         spare = Signal(half, reset_less=True)
         spare_keep = Signal(lanes, reset_less=True)

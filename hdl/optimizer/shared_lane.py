@@ -33,8 +33,7 @@ def operations(rules, workers):
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, value, default):
-        """Return ``value`` if the rule has a trait, else ``default``. This is selected at run time only if the rules
-        differ."""
+        """Return ``value`` if the rule has a trait, else ``default``; selected at run time if the rules differ."""
         if len(traits) == 1:
             return value if True in traits else default
         return {value: name, default: f"not_{name}"}

@@ -101,8 +101,7 @@ class CollectiveEngine(wiring.Component):
             {
                 # Commands that have already been checked by :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
-                # One event per command. After a timeout, its detail is the number of packets sent (low half) and
-                # received (high half).
+                # One event per command. After a timeout, its detail is the packets sent (low half) and received.
                 "event": Out(stream.Signature(event_layout())),
                 # Scalar settings of the optimizer.
                 "settings": In(settings_layout()),

@@ -9,8 +9,7 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: A command that is cut short is aborted after at most this number of cycles without a word on the ring, regardless
-#: of its timeout.
+#: A command that is cut short is aborted after at most this number of cycles without a word, whatever its timeout.
 CUT_TIMEOUT = 256
 
 
@@ -90,8 +89,7 @@ class CollectiveControl(wiring.Component):
             "finished": In(1),
             # Reason to abort the command; used while ``running``.
             "fault": In(fault_layout()),
-            # Number of packets sent (low half) and received (high half) in this command: the default detail of a
-            # fault.
+            # Number of packets sent (low half) and received (high half) in this command: a fault's default detail.
             "packets": Out(32),
             # Pulse: a word is sent or received.
             "moved": In(1),
@@ -112,8 +110,7 @@ class CollectiveControl(wiring.Component):
             "abort_received": In(1),
             # Pulse: a timeout, because the ABORT could not be sent, or no ABORT arrived from the predecessor.
             "stranded": Out(1),
-            # With ``settable``: sets ``weight_version``, which continues from this value; no command may be in
-            # progress.
+            # With ``settable``: sets ``weight_version``, which continues from this value; only while idle.
             **({"set_version": In(version_layout())} if settable else {}),
             # With ``cuttable``: CUT_TIMEOUT cycles without a word suffice to abort a command.
             **({"cut": In(1)} if cuttable else {}),

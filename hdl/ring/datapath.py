@@ -37,8 +37,7 @@ class Datapath(wiring.Component):
                 # Starts a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config)),
-                # High from the cycle after ``start`` until all headers have been taken and all results are in
-                # memory.
+                # High from the cycle after ``start`` until all headers have been taken and all results are in memory.
                 "busy": Out(1),
                 # To the packetizer: headers and payloads.
                 "header": Out(stream.Signature(header_layout())),
@@ -61,8 +60,7 @@ class Datapath(wiring.Component):
         m.submodules.sequencer = sequencer = Sequencer(config=config, parts=self._parts)
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
         m.submodules.received = received = PacketDemux(outputs=len(packet_inputs(self._parts)))
-        # All packets from the ingress pass through this buffer, so no combinational ready path extends upstream of
-        # it.
+        # All packets from the ingress pass through this buffer, so no combinational ready path passes it.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
         # A packet to be forwarded can wait here for the previous one, so that the ingress need not wait.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)

@@ -54,9 +54,8 @@ class LinkTransmitter(wiring.Component):
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` and ``may_start`` depend only on registers and ``reset_link``.
 
-    A credit is spent when a packet's first word enters the queue, so all queued words can be sent immediately.
-    Words stay in the queue's block memory until overwritten, so the last packet can be sent again if a whole packet
-    fits.
+    A credit is spent when a packet's first word enters the queue, so all queued words can be sent immediately. Words
+    stay in the queue's block memory until overwritten, so the last packet can be sent again if a whole packet fits.
 
     Parameters
     ----------

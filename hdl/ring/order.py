@@ -408,8 +408,7 @@ class SequenceGenerator(wiring.Component):
                 m.d.sync += climbs[half].eq(climbs[half] + self.plan.pitch)
 
     def _fields(self, m, group, position, segment, phase, climbs):
-        """Return the fields of the current step's record that depend on its block and segment. They follow their
-        inputs by one cycle."""
+        """Return the fields of the current step's record that depend on its block and segment. Latency: one cycle."""
         climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
         block, offset, length = self._record(m, group, position, segment, climb)
         return {"segment": segment, "block": block, "place": offset, "length": length}

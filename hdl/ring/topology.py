@@ -2,8 +2,7 @@
 
 :class:`RingTopology` computes both as integers, for the host and for simulations; :class:`GridTopology` gives the
 links of a grid, in which switches select the rings. The functions of this module compute neighbours in gateware,
-where rank and size are signals. No other module computes neighbours, so another network shape needs a new class
-here.
+where rank and size are signals. No other module computes neighbours, so a new network shape needs a class here.
 """
 
 import dataclasses

@@ -50,12 +50,10 @@ class Adder(wiring.Component):
     """
 
     #: Capacity in groups, counted from the arrival of a mask. It covers the all-zero groups that can arrive while a
-    #: dense group is written, which takes 33 cycles, and the groups in the pipeline. A smaller capacity would stall
-    #: the pipeline.
+    #: dense group is written, which takes 33 cycles, and the groups in the pipeline. Less would stall the pipeline.
     groups = 1 + 3 * LUT_ROWS
 
-    #: Capacity of the queue of sums. A group's sums wait there until all of them are known, since its mask is written
-    #: first.
+    #: Capacity of the queue of sums. A group's sums wait there until all of them are known, as its mask is first.
     depth = 64
 
     #: Number of mask bits that the search for the next position examines per cycle.

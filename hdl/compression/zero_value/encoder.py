@@ -74,8 +74,7 @@ class _OnesSequence(wiring.Component):
     """Visit the bit positions set in at least one of several masks, lowest first, one position per step.
 
     Masks are divided into rows. The bits of the current row are in registers, so that a step examines only this row,
-    and one flag per row that shows whether the row contains ones. No cycle is lost between rows or before the first
-    position.
+    and one flag per row that shows whether the row contains ones. No cycle is lost between rows or before the first.
 
     Parameters
     ----------
@@ -203,13 +202,11 @@ class Encoder(wiring.Component):
             depth=self.depth, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Number of beats written and number of beats read, modulo twice the depth: each one bit wider than an
-        # address.
+        # Number of beats written and number of beats read, modulo twice the depth: one bit wider than an address.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one beat. If a stream ends inside a group, its last beat stays here, treated as zeros, until the group
-        # is filled up.
+        # Hold one beat. If a stream ends inside a group, its last beat stays here as zeros until the group is full.
         held = Signal.like(elements)
         present = Signal(self._lanes)
         ending = Signal()

@@ -18,8 +18,7 @@ class CodebookLoader(wiring.Component):
     Parameters
     ----------
     words : int
-        Number of words in the codebook: twice the number of centroids, although there is one fewer bound than
-        centroids.
+        Number of words in the codebook: twice the number of centroids, with one fewer bound than centroids.
     lanes : int
         Number of elements in a row of the codebook memory.
     """

@@ -99,8 +99,7 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Queues for words of the own block until the all-gather, which lags by one segment, and for words to be
-        # decoded.
+        # Queues for words of the own block until the all-gather, one segment later, and for decoding.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)

@@ -50,8 +50,7 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Return whether the adder adds the local gradient to a packet. In an update, the optimizer adds it to the last
-    sum."""
+    """Return whether the adder adds the local gradient to a packet. In an update, the optimizer adds the last one."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
@@ -176,8 +175,7 @@ class CompressedSum(Part):
         m.submodules.adder = adder = Adder()
         m.submodules.decoder = decoder = Decoder(lanes=lanes)
         # There is room for a segment at each output, so that the encoder need not wait for the previous segment to
-        # leave, and at the decoder's input, since the decoder may still be busy with a sum that has just left the
-        # adder.
+        # leave, and at the decoder's input, since the decoder may still have a sum that just left the adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
