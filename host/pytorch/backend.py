@@ -31,8 +31,6 @@ def _prepare() -> None:
     """Register hooks for DDP and optimizers, once."""
     from host.pytorch import hooks, process_group
     from host.pytorch.client import client
-    from host.pytorch.software.client import SoftwareClient
 
-    connection = client()
-    hooks.install(keeps=isinstance(connection, SoftwareClient) and connection.keeps)
+    hooks.install(keeps=client().keeps)
     process_group.answer_for_gloo()

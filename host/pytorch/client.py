@@ -10,7 +10,7 @@ from typing import Any
 
 from host.driver.diagnosis import RingError
 from host.pytorch.connection import Connection
-from host.pytorch.messages import ADDRESS, MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import ADDRESS, KEEPS, MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
 from host.sockets.connections import Client
 from host.sockets.format import MessageError
 
@@ -26,6 +26,11 @@ class RingClient(Connection):
     """Client of one rank, which sends requests to the socket at ``address``, each after the previous answer."""
 
     one_machine = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether nodes keep back parts of gradients, as the launcher says."""
+        return os.environ.get(KEEPS) == "1"
 
     def __init__(self, address: str) -> None:
         super().__init__()

@@ -23,6 +23,11 @@ class Connection:
 
     one_machine = False
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the ring keeps back parts of gradients and adds them to later gradients."""
+        raise NotImplementedError
+
     def __init__(self) -> None:
         self.gloo: dict[str, tuple[int, int, int]] = {}
 
@@ -34,6 +39,9 @@ class Connection:
 
         ``backend`` creates a gloo backend for this purpose.
         """
+
+    def disconnect(self) -> None:
+        """End what :meth:`connect` began, when the process group ends."""
 
     def begin(self, request: Request | Save) -> "Future[Any]":
         """Request an operation; return a future for its result. Raises ``RingError`` before :meth:`join`."""

@@ -5,7 +5,7 @@ added to :data:`MESSAGES`.
 """
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,9 @@ import numpy.typing as npt
 from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Buffers", "Failed",
-           "Hello", "Leave", "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Asked", "Buffers",
+           "Failed", "Hello", "Leave", "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector",
+           "difference_text"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -84,6 +85,25 @@ class Request:
     def title(self) -> str:
         """Description of the operation, including all data that must be the same on all ranks."""
         raise NotImplementedError
+
+
+class Asked(NamedTuple):
+    """What a rank asks for: title of the request, and the rank's steps and passes unless these are unknown."""
+
+    rank: int
+    title: str
+    made: str | None
+
+
+def difference_text(first: Asked, other: Asked) -> str:
+    """Return a sentence about two ranks that ask for different operations."""
+    if other.made != first.made and None not in (other.made, first.made):
+        its = "" if other.title == first.title else f"for {first.title} "
+        return (f"Rank {other.rank} asks for {other.title} after {other.made}, and rank {first.rank} {its}after "
+                f"{first.made}: all ranks must make the same steps and passes; look for one that is skipped on some "
+                f"ranks only, as after a loss that is not finite, and for an evaluation without torch.no_grad()")
+    return (f"Rank {other.rank} asks for {other.title}, and rank {first.rank} for {first.title}: all ranks must ask "
+            f"for the same in the same order")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -166,11 +166,17 @@ for _name in COUNTED:
 
 class RingGroup(GlooGroup):
     """Process group of all ranks: sums and averages of float32 use the ring, everything else uses gloo. ``number``
-    identifies the group and is the same on all ranks."""
+    identifies the group and is the same on all ranks. The connection to the ring ends with the ``default`` group."""
 
-    def __init__(self, plain: dist.ProcessGroup, counter: Connection, number: int) -> None:
+    def __init__(self, plain: dist.ProcessGroup, counter: Connection, number: int, *, default: bool = False) -> None:
         super().__init__(plain, counter)
-        self.number = number
+        self.number, self._default = number, default
+
+    def shutdown(self) -> None:
+        """End the group, when PyTorch destroys it."""
+        if self._default:
+            self._counter.disconnect()
+        super().shutdown()
 
     def getBackendName(self) -> str:  # noqa: N802, a name of PyTorch
         return RING
@@ -222,23 +228,30 @@ def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Glo
     if whole:
         connection.join(rank, size, timeout.total_seconds())
 
-    def backend(store: Any) -> Any:
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = timeout
-        # The name of this machine may resolve to a different address.
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1") if connection.one_machine else
-                            dist.ProcessGroupGloo.create_default_device()]
-        gloo = dist.ProcessGroupGloo(store, rank, size, options)
-        gloo._set_sequence_number_for_group()
-        return gloo
-
-    gloo = backend(store)
-    if whole:
-        connection.connect(lambda: backend(dist.PrefixStore(RING, store)), rank, size)
+    gloo = _gloo(store, rank, size, timeout, one_machine=connection.one_machine)
+    default = not dist.is_initialized()
+    if default:
+        connection.connect(lambda: _gloo(dist.PrefixStore(RING, store), rank, size, timeout,
+                                         one_machine=connection.one_machine), rank, size)
     plain = dist.ProcessGroup(store, rank, size)
     plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-    return RingGroup(plain, connection, next(_numbers)) if whole else GlooGroup(plain, connection)
+    return RingGroup(plain, connection, next(_numbers), default=default) if whole else GlooGroup(plain, connection)
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, one_machine: bool) -> Any:
+    """Create a gloo backend."""
+    if one_machine:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timeout
+        # The name of this machine may resolve to a different address.
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        gloo = dist.ProcessGroupGloo(store, rank, size, options)
+    else:
+        # Gloo chooses the interface, for example by GLOO_SOCKET_IFNAME.
+        gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+    gloo._set_sequence_number_for_group()
+    return gloo
 
 
 _GLOO = "gloo"

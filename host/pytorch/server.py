@@ -18,7 +18,19 @@ from host.jobs.job import JobError
 from host.options import COUNT, Section, option
 from host.printable import printable
 from host.pytorch.jobs import Jobs, WatchedJobs
-from host.pytorch.messages import MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import (
+    MESSAGES,
+    RING,
+    Answer,
+    Asked,
+    Failed,
+    Hello,
+    Leave,
+    Listen,
+    Request,
+    Save,
+    difference_text,
+)
 from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
@@ -290,14 +302,9 @@ class RingServer:
     def _difference(self, first: Request, other: Request) -> str:
         """Return a sentence about two requests that disagree."""
         ranks = {id(request): rank for rank, request in self._asked.items()}
-        if other.made != first.made and None not in (other.made, first.made):
-            its = "" if other.title == first.title else f"for {first.title} "
-            return (f"Rank {ranks[id(other)]} asks for {other.title} after {other.made}, and rank {ranks[id(first)]} "
-                    f"{its}after {first.made}: all ranks must make the same steps and passes; look for one that is "
-                    f"skipped on some ranks only, as after a loss that is not finite, and for an evaluation without "
-                    f"torch.no_grad()")
-        return (f"Rank {ranks[id(other)]} asks for {other.title}, and rank {ranks[id(first)]} for {first.title}: all "
-                f"ranks must ask for the same in the same order")
+        return difference_text(*(Asked(ranks[id(request)], request.title,
+                                       None if request.made is None else str(request.made))
+                                 for request in (first, other)))
 
     def _wait(self, missing: list[int], first: Request) -> None:
         """Report slow ranks, and fail after the timeout."""

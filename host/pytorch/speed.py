@@ -51,7 +51,7 @@ def _rank(rank: int, ranks: int, store: str, elements: int) -> None:
 
     def over_ring(ring: RankRing) -> Callable[[Any], None]:
         def all_reduce(_tensor: Any) -> None:
-            links.compare(f"a sum of {elements:,} elements")
+            links.equal(f"a sum of {elements:,} elements")
             ring.all_reduce(bits, residuals=residuals)
 
         return all_reduce

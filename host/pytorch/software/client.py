@@ -1,14 +1,16 @@
 """Requests of one rank to a ring in software, in place of a launcher's."""
 
 import atexit
+import contextlib
 import functools
 import os
 import queue
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +18,13 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from host.driver.diagnosis import RingError
 from host.pytorch.connection import Connection
 from host.pytorch.jobs import nonfinite_text, used_optimizers
-from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
+from host.pytorch.messages import AllReduce, Asked, Buffers, Open, Request, Save, Step, difference_text
 from host.pytorch.software.job import SoftwareJob
 from host.pytorch.software.links import Links
 from host.pytorch.software.ring import RankRing, kernels_of
+from host.versions import version
+from sim.arithmetic import formats
+from sim.verilated.toolchain import ToolError
 
 __all__ = ["GRADIENTS", "PACKED_STATE", "WEIGHTS", "SoftwareClient", "software_client"]
 
@@ -38,7 +43,8 @@ _GRACE = 1.0
 class SoftwareClient(Connection):
     """Operations of one rank, which are done in a thread of their own in the order of the requests.
 
-    Every operation begins with a comparison of the requests of neighbouring ranks.
+    Every operation begins with a comparison of the requests of all ranks. After an error, the ring cannot be used any
+    more: ranks that the error has not reached would wait for packets.
 
     Parameters
     ----------
@@ -52,9 +58,12 @@ class SoftwareClient(Connection):
         super().__init__()
         self._codecs, self._packed = {"gradients": gradients, "weights": weights}, packed_state
         self._ring: RankRing | None = None
+        self._failed: RingError | None = None
         self._jobs: list[SoftwareJob] = []
         self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._process = os.getpid()
         self._said = False
 
     @property
@@ -63,31 +72,46 @@ class SoftwareClient(Connection):
         return not GRADIENT_CODECS[self._codecs["gradients"]].exact
 
     def connect(self, backend: Callable[[], Any], rank: int, ranks: int) -> None:
-        """Make links among the ranks of a new group; ``backend`` makes a gloo backend that nothing else uses."""
-        self._ring = RankRing(Links(backend(), rank, ranks), **self._codecs)
-        self._jobs.clear()
-        atexit.register(self.close)
+        """Connect the ranks of a new default process group; ``backend`` creates a gloo backend for this purpose.
 
-    def close(self) -> None:
-        """End the thread and the links, which must not outlive the interpreter."""
-        atexit.unregister(self.close)
-        if self._thread is not None:
+        Raises ``RingError`` on all ranks if they have other codecs, and ``ToolError`` without a compiler.
+        """
+        self.disconnect()
+        ring = RankRing(Links(backend(), rank, ranks), **self._codecs)
+        own = f"{self._codecs['gradients']} gradients, {self._codecs['weights']} weights, packed state {self._packed}"
+        if not ring.links.equal(f"{own}, gradring {version()}"):
+            texts = ring.links.texts(f"{own} of gradring {version()}")
+            raise RingError(f"All ranks must have the same codecs in {GRADIENTS}, {WEIGHTS} and {PACKED_STATE}, not "
+                            f"{'; '.join(f'rank {number} {text}' for number, text in enumerate(texts))}", cause=None,
+                            events=[])
+        formats.arithmetic()
+        for job in self._jobs:
+            job.attach(ring)
+        self._ring, self._failed = ring, None
+        atexit.register(self.disconnect)
+
+    def disconnect(self) -> None:
+        """End the thread and the links, which must not outlive the process group or the interpreter."""
+        atexit.unregister(self.disconnect)
+        if self._thread is not None and self._process == os.getpid():
             self._requests.put(None)
             self._thread.join(_GRACE)
-            self._thread = None
-        self._ring = None
-        self._jobs.clear()
+        self._thread = self._ring = None
 
     def begin(self, request: Request | Save) -> "Future[Any]":
         """Request an operation; return a future for its result. Raises ``RingError`` before :meth:`connect`."""
+        if self._process != os.getpid():
+            raise RingError("Rank must ask the ring in the process that called init_process_group(), not in one that "
+                            "fork() made", cause=None, events=[])
         if self._ring is None:
             raise RingError('Rank must call init_process_group("gradring") before it can ask the ring for something',
                             cause=None, events=[])
         answer: Future[Any] = Future()
         self._requests.put((functools.partial(self._execute, self._ring, request), answer))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
         return answer
 
     def _work(self) -> None:
@@ -96,20 +120,55 @@ class SoftwareClient(Connection):
             try:
                 answer.set_result(execute())
             except Exception as error:
-                answer.set_exception(error if isinstance(error, RingError) else RingError(
-                    str(error), cause=None, events=[]))
+                answer.set_exception(error)
             del request, execute, answer  # they refer to links
 
     def _execute(self, ring: RankRing, request: Request | Save) -> Any:
-        ring.links.compare(f"the state of job {request.job}" if isinstance(request, Save) else
-                           request.title if request.made is None else f"{request.title}, after {request.made}")
+        if self._failed is not None:
+            raise RingError(str(self._failed), cause=None, events=[])
+        try:
+            self._compare(ring, request)
+            return self._answer(ring, request)
+        except RingError as error:
+            self._fail(ring, error)
+            raise
+        except (ValueError, ToolError) as error:
+            failure = RingError(str(error), cause=None, events=[])
+            self._fail(ring, failure)
+            raise failure from error
+        except Exception as error:
+            failure = RingError(f"{type(error).__name__}: {error}", cause=None, events=[])
+            self._fail(ring, failure)
+            raise failure from error
+
+    def _fail(self, ring: RankRing, error: RingError) -> None:
+        """End the ring after an error, so that the other ranks do not wait."""
+        self._failed = error
+        with contextlib.suppress(RuntimeError):
+            ring.links.abort()
+
+    def _compare(self, ring: RankRing, request: Request | Save) -> None:
+        """Raise ``RingError`` on all ranks unless they ask for the same."""
+        own = _aspects(request)
+        text = "\n".join(own)
+        if ring.links.equal(text):
+            return
+        first, *rest = (_Aspects(*other.split("\n")) for other in ring.links.texts(text))
+        rank, other = next((rank, other) for rank, other in enumerate(rest, 1) if other != first)
+        if other[:2] != first[:2]:
+            message = difference_text(*(Asked(number, aspects.title, aspects.made or None)
+                                        for number, aspects in ((0, first), (rank, other))))
+        elif other.optimizers != first.optimizers:
+            message = f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not {other.optimizers}"
+        else:
+            message = (f"Weights and state of rank {rank} must be those of rank 0: broadcast them first, as "
+                       f"DistributedDataParallel does")
+        raise RingError(message, cause=None, events=[])
+
+    def _answer(self, ring: RankRing, request: Request | Save) -> Any:
         if isinstance(request, Save):
             return self._jobs[request.job].state()
-        if request.nonfinite is not None and not self._said:
-            self._said = True
-            made = request.made
-            print(nonfinite_text({**vars(request.nonfinite), "rank": ring.rank, "step": made and made.steps,
-                                  "backward_pass": made and made.backward}), file=sys.stderr, flush=True)
+        self._note_nonfinite(ring, request)
         if isinstance(request, Open):
             self._jobs.append(SoftwareJob(ring, request.lengths, optimizers=request.optimizers,
                                           packed_state=self._packed))
@@ -117,6 +176,14 @@ class SoftwareClient(Connection):
         if isinstance(request, AllReduce):
             return self._all_reduce(ring, request)
         return None if isinstance(request, Buffers) else self._step(ring, request)  # type: ignore[arg-type]
+
+    def _note_nonfinite(self, ring: RankRing, request: Request) -> None:
+        """Print the first element of this rank's gradients that is not finite, once."""
+        if request.nonfinite is not None and not self._said:
+            self._said = True
+            made = request.made
+            print(nonfinite_text({**vars(request.nonfinite), "rank": ring.rank, "step": made and made.steps,
+                                  "backward_pass": made and made.backward}), file=sys.stderr, flush=True)
 
     def _all_reduce(self, ring: RankRing, request: AllReduce) -> Any:
         if request.weights is not None:
@@ -147,13 +214,38 @@ class SoftwareClient(Connection):
         return job.step(request.gradients, used)
 
 
+class _Aspects(NamedTuple):
+    """What must be the same on all ranks in a request: lines of text, which may be empty."""
+
+    title: str
+    made: str
+    optimizers: str = ""
+    arrays: str = ""
+
+
+def _aspects(request: Request | Save) -> _Aspects:
+    """Return what must be the same on all ranks."""
+    if isinstance(request, Save):
+        return _Aspects(f"the state of job {request.job}, for which all ranks must call state_dict()", "")
+    aspects = _Aspects(request.title, "" if request.made is None else str(request.made))
+    if isinstance(request, Step):
+        arrays = {**({} if request.state is None else request.state["contents"]), "weights": request.weights}
+        sums = {name: zlib.crc32(array) for name, array in sorted(arrays.items()) if array is not None}
+        return aspects._replace(optimizers=", ".join(map(str, request.optimizers)), arrays=str(sums))
+    if isinstance(request, AllReduce) and request.weights is not None:
+        return aspects._replace(arrays=f"{len(request.weights)} parameters")
+    return aspects
+
+
 def software_client() -> SoftwareClient:
     """Return a client with the codecs that the environment names; raise ``ValueError`` if they are not possible."""
     chosen = {"gradients": os.environ.get(GRADIENTS, RAW), "weights": os.environ.get(WEIGHTS, RAW)}
-    if chosen["gradients"] not in GRADIENT_CODECS:
-        raise ValueError(f"{GRADIENTS} must be one of {', '.join(GRADIENT_CODECS)}, not {chosen['gradients']!r}")
-    if chosen["weights"] not in WEIGHT_CODECS:
-        raise ValueError(f"{WEIGHTS} must be one of {', '.join(WEIGHT_CODECS)}, not {chosen['weights']!r}")
-    for name in chosen.values():
+    for variable, name, codecs in ((GRADIENTS, chosen["gradients"], GRADIENT_CODECS),
+                                   (WEIGHTS, chosen["weights"], WEIGHT_CODECS)):
+        if name not in codecs:
+            raise ValueError(f"{variable} must be one of {', '.join(codecs)}, not {name!r}")
         kernels_of(name)
-    return SoftwareClient(**chosen, packed_state=os.environ.get(PACKED_STATE) == "1")
+    packed = os.environ.get(PACKED_STATE, "0")
+    if packed not in ("0", "1"):
+        raise ValueError(f"{PACKED_STATE} must be 0 or 1, not {packed!r}")
+    return SoftwareClient(**chosen, packed_state=packed == "1")

@@ -86,6 +86,13 @@ class SoftwareJob:
         #: Number of updates of each group so far.
         self.steps = [0] * len(self._groups)
 
+    def attach(self, ring: RankRing) -> None:
+        """Use the ring of a new process group, which must have the same ranks."""
+        if (ring.rank, ring.size) != (self._ring.rank, self._ring.size):
+            raise ValueError(f"Job of rank {self._ring.rank} of {self._ring.size} must stay on it, not move to rank "
+                             f"{ring.rank} of {ring.size}: make the optimizer again, and load its state")
+        self._ring = ring
+
     def load(self, weights: Vector, *, fresh: bool) -> None:
         """Replace the weights by those that all ranks have; with ``fresh``, also start again at step 0."""
         self.weights[...] = weights
@@ -128,7 +135,7 @@ class SoftwareJob:
         if self._ring.weights_codec != RAW:
             contents["master"] = self._gathered([group.master for group in self._groups])
         if self.residuals is not None:
-            contents["residual"] = np.stack(self._ring.links.all_rows(self.residuals)).view(np.float32)
+            contents["residual"] = self._ring.links.all_rows(self.residuals).view(np.float32)
         return {"weights": self.weights.copy(), "steps": list(self.steps), "contents": contents, "thresholds": {}}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ If the next rank is on the same machine, it reads packets in memory of this rank
 say that a packet is complete, or that all packets of a buffer have been read.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,18 +24,18 @@ Wait = Callable[[], None]
 #: Number of buffers: a rank computes in one, receives packets in another one, and the third one may still be sent.
 BUFFERS = 3
 
-#: Number of bytes of a text that ranks exchange.
-_TEXT = 256
+#: Tags of words that neighbours exchange, of packets or messages about them, and of messages about buffers that have
+#: been read.
+_WORDS, _PACKETS, _READ = 1, 2, 3
 
-#: Tags of texts, of packets or messages about them, and of messages about buffers that have been read.
-_TEXTS, _PACKETS, _READ = 1, 2, 3
+#: Number of bytes of an address of shared memory.
+_TEXT = 128
 
 
 class Links:
     """Links of one rank over a process group, with buffers for packets.
 
-    All ranks must call :meth:`compare` and :meth:`reserve` in the same order with equal arguments, and send and
-    receive the same packets in the same order.
+    All ranks must call the same methods in the same order, with arrays of equal sizes.
 
     Parameters
     ----------
@@ -55,26 +56,40 @@ class Links:
         self._read: SharedMemory | None = None
         self._own = np.zeros((BUFFERS, 0), np.uint32)
 
-    def compare(self, title: str) -> None:
-        """Raise ``RingError`` unless the previous rank begins an operation with the same title."""
-        if self.size > 1 and (other := self._exchange_text(title)) != title[:_TEXT]:
-            raise RingError(f"Rank {self.rank} must ask for {other}, as rank {self.previous} did, not for {title}",
-                            cause=None, events=[])
+    def equal(self, text: str) -> bool:
+        """Return whether all ranks have the same text, on all ranks."""
+        digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+        # The largest of the complements is the complement of the smallest.
+        both = np.concatenate([digest, 255 - digest])
+        return bool(np.array_equal(self.largest(both), both))
+
+    def texts(self, text: str) -> list[str]:
+        """Return the texts of all ranks."""
+        own = np.frombuffer(text.encode(), np.uint8)
+        length = int.from_bytes(self.largest(np.array([len(own)], ">u4").view(np.uint8)).tobytes(), "big")
+        # The largest bytes are at least as large as the longest length.
+        padded = np.zeros(-(-length // 4) * 4, np.uint8)
+        padded[:len(own)] = own
+        return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in self.all_rows(padded.view(np.uint32))]
 
     def reserve(self, words: int) -> None:
         """Make every buffer large enough for a number of words; its contents are lost if it is not."""
         if words <= self._words:
             return
-        self._words = words
+        # Sums of increasing lengths do not make new buffers each time.
+        self._words = words = max(words, self._words * 3 // 2)
         self._written = self._read = None
         if self._shared:
             written = SharedMemory.create(BUFFERS * words)
-            self._read = SharedMemory.open(self._exchange_text(written.address))
-            # The previous rank must know whether its memory is read.
-            sent = self._send(np.full(1, self._read is not None, np.uint32), self.previous, _READ)
-            answer = np.zeros(1, np.uint32)
-            self._receive(answer, self._next, _READ)()
-            sent()
+            try:
+                self._read = SharedMemory.open(self._exchange_text(written.address))
+                # The previous rank must know whether its memory is read.
+                sent = self._send(np.full(1, self._read is not None, np.uint32), self.previous, _READ)
+                answer = np.zeros(1, np.uint32)
+                self._receive(answer, self._next, _READ)()
+                sent()
+            finally:
+                written.seal()
             self._written = written if answer[0] else None
         needed = self._written is None or self._read is None
         self._own = np.zeros((BUFFERS, words if needed else 0), np.uint32)
@@ -112,18 +127,21 @@ class Links:
 
     def exchange(self, words: Bits) -> Bits:
         """Send words to the next rank, and return as many words of the previous one."""
-        other = np.empty_like(words)
         if self.size == 1:
             return words
-        sent = self._send(words.copy(), self._next, _TEXTS)
-        self._receive(other, self.previous, _TEXTS)()
+        other = np.empty_like(words)
+        sent = self._send(words.copy(), self._next, _WORDS)
+        self._receive(other, self.previous, _WORDS)()
         sent()
         return other
 
     def _exchange_text(self, text: str) -> str:
-        """Send a text to the next rank, and return that of the previous one; both are cut to the same length."""
-        other = self.exchange(np.frombuffer(text.encode()[:_TEXT].ljust(_TEXT), np.uint32))
-        return other.tobytes().decode(errors="replace").rstrip()
+        """Send a short text to the next rank, and return that of the previous one."""
+        return self.exchange(np.frombuffer(text.encode().ljust(_TEXT), np.uint32)).tobytes().decode().rstrip()
+
+    def abort(self) -> None:
+        """Close the connections, so that operations of other ranks fail."""
+        self._group.abort()
 
     def largest(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Largest values of all ranks."""
@@ -134,15 +152,14 @@ class Links:
         result: npt.NDArray[np.uint8] = tensor.numpy()
         return result
 
-    def all_rows(self, words: Bits) -> list[Bits]:
-        """Words of each rank."""
-        own = torch.from_numpy(words.view(np.int32))
-        rows = [torch.empty_like(own) for _ in range(self.size)]
-        self._begun(lambda: self._group.allgather([rows], [own]))()
-        return [row.numpy().view(np.uint32) for row in rows]
+    def all_rows(self, words: Bits) -> Bits:
+        """Return the words of all ranks, as an array of shape (ranks, count)."""
+        rows = np.empty((self.size, len(words)), np.uint32)
+        self._begun(lambda: self._group.allgather(
+            [[torch.from_numpy(row.view(np.int32)) for row in rows]], [torch.from_numpy(words.view(np.int32))]))()
+        return rows
 
     def _send(self, words: Bits, rank: int, tag: int) -> Wait:
-        # A packet in the memory of another rank is read only, which is no obstacle.
         return self._begun(lambda: self._group.send([torch.from_numpy(words.view(np.int32))], rank, tag))
 
     def _receive(self, words: Bits, rank: int, tag: int) -> Wait:
@@ -164,8 +181,13 @@ class Links:
 
     def _lost(self, error: RuntimeError) -> RingError:
         reason = str(error).partition("\n")[0]
-        return RingError(f"Rank {self.rank} must stay connected with ranks {self.previous} and {self._next}; look at "
-                         f"the messages of these ranks: {reason}", cause=None, events=[])
+        ranks = f"ranks {self.previous} and {self._next}" if self.size > 2 else f"rank {self._next}"
+        if "imed out" in reason:
+            text = (f"Rank {self.rank} has waited for {ranks} until the timeout of init_process_group(): look for "
+                    f"what holds them up")
+        else:
+            text = f"Rank {self.rank} has lost {ranks}, whose own messages say why"
+        return RingError(f"{text} ({reason})", cause=None, events=[])
 
 
 def _nothing() -> None:

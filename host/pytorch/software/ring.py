@@ -23,6 +23,9 @@ Bits = npt.NDArray[np.uint32]
 
 #: Number of elements in a packet. Each packet costs some 60 microseconds of processor time in Python and gloo.
 CHUNK = 1 << 19
+#: Number of packets of each block in a slice of the vector. Ranks do all hops of a slice before those of the next
+#: one, which limits the memory for packets.
+SLICE = 16
 
 
 def kernels_of(name: str) -> formats.Kernels:
@@ -66,6 +69,12 @@ class _Hop(NamedTuple):
     sends: bool
 
 
+def _sliced(hops: list[_Hop]) -> list[_Hop]:
+    """Return the hops of each slice of the vector in turn."""
+    packets = max(len(hop.parts) for hop in hops)
+    return [hop._replace(parts=hop.parts[start:start + SLICE]) for start in range(0, packets, SLICE) for hop in hops]
+
+
 class RankRing:
     """A ring in software, as one rank sees it.
 
@@ -89,6 +98,12 @@ class RankRing:
         #: Name of the codec of weights.
         self.weights_codec = weights
 
+    def _offset(self, begin: int) -> int:
+        """Block offset of a vector that begins at an element of a longer one."""
+        if begin % GROUP:
+            raise ValueError(f"Part of a longer vector must begin at a multiple of {GROUP}, not at {begin:,}")
+        return begin // GROUP % self.size
+
     def parts(self, length: int, rank: int, offset: int = 0) -> tuple[Part, ...]:
         """Packets of the block that a rank owns."""
         return parts_of(length, self.size, (rank + 1) % self.size, offset)
@@ -105,7 +120,7 @@ class RankRing:
             If the vector is part of a longer one, the index of its first element, which is a multiple of 32: sums
             have the same bits as those of the longer vector.
         """
-        offset = begin // GROUP % self.size
+        offset = self._offset(begin)
         self._run(self._gradients, [*self._scatter(vector, residuals, offset, keep=True),
                                     *self._forward(self._gradients, vector, offset)])
 
@@ -114,14 +129,14 @@ class RankRing:
 
         The sums are not encoded. For the parameters see :meth:`all_reduce`.
         """
-        self._run(self._gradients, list(self._scatter(vector, residuals, begin // GROUP % self.size, keep=False)))
+        self._run(self._gradients, list(self._scatter(vector, residuals, self._offset(begin), keep=False)))
 
     def all_gather(self, vector: Bits, *, begin: int = 0, raw: bool = False) -> None:
         """Replace each block by its owner's; all ranks, and the owner too, get the decoded elements.
 
         With ``raw``, the block is sent without the codec of weights.
         """
-        offset = begin // GROUP % self.size
+        offset = self._offset(begin)
         kernels = kernels_of(RAW) if raw else self._weights
 
         def encode(part: Part, _: Bits, words: Bits) -> None:
@@ -162,7 +177,8 @@ class RankRing:
         Gloo sends a packet when the next rank has begun to receive it. That rank does so one hop before it needs the
         packet, so that no rank waits for itself.
         """
-        self.links.reserve(max(sum(_sizes(kernels, hop)) for hop in hops))
+        hops = _sliced(hops)
+        self.links.reserve(max((sum(_sizes(kernels, hop)) for hop in hops), default=0))
         arrivals: list[list[Wait]] = [[] for _ in range(BUFFERS)]
         sent: list[list[Wait]] = [[] for _ in range(BUFFERS)]
         released: list[Wait] = []

@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import stat
 from typing import Self
 
 import numpy as np
@@ -21,7 +22,7 @@ def supported() -> bool:
 
 
 class SharedMemory:
-    """Words in memory that is freed when all processes have closed it or have ended.
+    """Words in memory that is freed when all processes have dropped it or have ended.
 
     Members
     -------
@@ -31,35 +32,54 @@ class SharedMemory:
 
     def __init__(self, file: int, count: int, *, written: bool) -> None:
         access = mmap.PROT_READ | (mmap.PROT_WRITE if written else 0)
-        self._file = file
+        self._file: int | None = None
+        # The map has a descriptor of its own.
         self._map = mmap.mmap(file, _TOKEN + 4 * count, mmap.MAP_SHARED, access)
         self.words: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32, offset=_TOKEN)
 
     @classmethod
     def create(cls, count: int) -> Self:
-        """Make memory for a number of words."""
+        """Create memory for a number of words."""
         file = os.memfd_create("gradring", os.MFD_CLOEXEC)
-        os.ftruncate(file, _TOKEN + 4 * count)
-        memory = cls(file, count, written=True)
+        try:
+            os.ftruncate(file, _TOKEN + 4 * count)
+            memory = cls(file, count, written=True)
+        except BaseException:
+            os.close(file)
+            raise
+        memory._file = file
         memory._map[:_TOKEN] = secrets.token_bytes(_TOKEN)
         return memory
 
     @property
     def address(self) -> str:
-        """Text by which another process can open the memory while this process has it open."""
+        """Text with which another process can open the memory until :meth:`seal` is called."""
         return f"{os.getpid()} {self._file} {len(self.words)} {self._map[:_TOKEN].hex()}"
+
+    def seal(self) -> None:
+        """Close the file, so that no more processes can open the memory."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     @classmethod
     def open(cls, address: str) -> Self | None:
-        """Open the memory of another process to read it; None if that process is on another machine, say."""
+        """Open the memory of another process for reading; return None if this is impossible.
+
+        It is impossible, for example, if the other process is on another machine. The token in the address excludes
+        that the file is another one by chance.
+        """
         with contextlib.suppress(OSError, ValueError):
             process, file, count, token = address.split()
-            opened = os.open(f"/proc/{int(process)}/fd/{int(file)}", os.O_RDONLY | os.O_CLOEXEC)
+            path, size = f"/proc/{int(process)}/fd/{int(file)}", _TOKEN + 4 * int(count)
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+                return None
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                if os.fstat(opened).st_size == _TOKEN + 4 * int(count):
-                    memory = cls(opened, int(count), written=False)
-                    if memory._map[:_TOKEN].hex() == token:
-                        return memory
+                memory = cls(opened, int(count), written=False)
             finally:
                 os.close(opened)
+            if memory._map[:_TOKEN].hex() == token:
+                return memory
         return None

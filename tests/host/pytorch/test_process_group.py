@@ -27,6 +27,9 @@ class Ring:
     def connect(self, backend, rank, ranks):
         """Connect the ranks with each other."""
 
+    def disconnect(self):
+        """End the connection."""
+
     def count(self, name, size, *, rounds):
         self.counted.setdefault(name, []).append((size, rounds))
 

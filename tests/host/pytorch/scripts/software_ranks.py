@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
-from host.driver.diagnosis import RingError
 from host.pytorch.software import ring as software
 from host.pytorch.software.job import SoftwareJob
 from host.pytorch.software.links import Links
+from host.pytorch.software.shared_memory import SharedMemory
 from host.training import optimizers
 from host.training.reference import golden_settings
 from sim.golden import ring as golden
@@ -116,28 +116,22 @@ def pairs(draw):
     return [(name, draw.choice(weights)) for name in gradients] + [(draw.choice(gradients), name) for name in weights]
 
 
-def wrong_title(links):
-    """Message of the error if ranks ask for different operations."""
-    try:
-        links.compare(f"a sum of {links.rank + 1} elements")
-    except RingError as error:
-        return str(error)
-    return None
-
-
 def main():
-    software.CHUNK = CHUNK
+    software.CHUNK, software.SLICE = CHUNK, 2
     groups = {size: dist.new_group(list(range(size)), backend="gloo") for size in SIZES}
     rank, result = dist.get_rank(), {"sums": 0, "updates": 0}
+    opening = SharedMemory.open
     for size, group in groups.items():
-        for shared in (False, True):
+        for memory in ("none", "shared", "of some"):
             if rank < size:
-                draw = random.Random(f"{size} {shared}")  # equal on all ranks
-                links = Links(group._get_backend(torch.device("cpu")), rank, size, shared=shared)
+                draw = random.Random(f"{size} {memory}")  # equal on all ranks
+                # Ranks of odd numbers cannot read the memory of the previous rank.
+                SharedMemory.open = (lambda address: None) if memory == "of some" and rank % 2 else opening
+                links = Links(group._get_backend(torch.device("cpu")), rank, size, shared=memory != "none")
                 result["sums"] += sums(links, draw)
                 result["updates"] += updates(links, draw)
-                if shared and size == 4:
-                    result["title"] = wrong_title(links)
+                result["equal"] = [links.equal("one text"), links.equal(f"text of rank {rank % 2}")]
+                result["texts"] = links.texts("a" * rank)
     if rank == 0:
         print(json.dumps(result))
 

@@ -33,12 +33,14 @@ def result(tmp_path_factory):
 
 def test_bits(result):
     """Sums, residuals, weights and state are those of the golden ring, over gloo and in shared memory."""
-    assert result["sums"] >= 2 * 4 * 2 * 11 * 2
-    assert result["updates"] >= 2 * 4 * 2 * 3
+    assert result["sums"] >= 3 * 4 * 2 * 11 * 2
+    assert result["updates"] >= 3 * 4 * 2 * 3
 
 
-def test_different_operations(result):
-    assert result["title"] == "Rank 0 must ask for a sum of 4 elements, as rank 3 did, not for a sum of 1 elements"
+def test_texts(result):
+    """Ranks know whether all of them have the same text, and can tell the texts."""
+    assert result["equal"] == [True, False]
+    assert result["texts"] == ["", "a", "aa", "aaa"]
 
 
 def torchrun(*arguments, expect=0, **environment):
@@ -63,6 +65,33 @@ def test_torchrun(tmp_path):
         results.append(json.loads((tmp_path / f"{run}.json").read_text(encoding="utf-8")))
     assert results[0] == results[1]
     assert results[0]["ranks"] == [results[0]["ranks"][0]] * 3
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory):
+    """Messages of rank 0 about mistakes, which are those of all ranks."""
+    path = tmp_path_factory.mktemp("misuse") / "messages"
+    torchrun(SCRIPTS / "software_misuse.py", path)
+    each = [json.loads(path.with_name(f"messages.{rank}").read_text(encoding="utf-8")) for rank in range(3)]
+    assert each[1:] == each[:1] * 2
+    return each[0]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("rate", "Optimizer of rank 1 must be that of rank 0, SGD(learning_rate=0.2, "),
+    ("weights", "Weights and state of rank 1 must be those of rank 0: broadcast them first, as "),
+    ("lengths", "Rank 2 asks for a sum of 5 elements in group 2, and rank 0 for a sum of 4 elements "),
+    ("skipped", "Rank 2 asks for a sum of 4 elements in group 3, and rank 0 for a step of job "),
+    ("afterwards", "Weights and state of rank 1 must be those of rank 0: ")])
+def test_mistakes(messages, name, text):
+    """All ranks get the same message. After an error, every operation fails with it."""
+    assert messages[name].startswith(text)
+
+
+def test_later_groups(messages):
+    """An optimizer goes on in a process group that is created after its own."""
+    assert messages["right"] is None
+    assert messages["weight"] == -1
 
 
 def test_wrong_codec():
