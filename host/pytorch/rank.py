@@ -10,7 +10,8 @@ import sys
 from torch.distributed import TCPStore
 
 from host.pytorch import hooks, process_group
-from host.pytorch.messages import KEEPS, REPLACE, STORE
+from host.pytorch.client import client
+from host.pytorch.messages import REPLACE, STORE
 from host.pytorch.script import run_script
 
 __all__ = ["main"]
@@ -23,7 +24,7 @@ def _prepare() -> TCPStore | None:
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
         master_listen_fd=int(os.environ[STORE]))
     process_group.install(replace=os.environ.get(REPLACE) == "1")
-    hooks.install(keeps=os.environ.get(KEEPS) == "1")
+    hooks.install(keeps=client().keeps)
     return store
 
 

@@ -38,8 +38,8 @@ from sim.golden import floating, moments, optimizer
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, AgreedCodec, Codec, is_agreed
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Arithmetic", "Part", "Traffic", "Update", "all_gather", "all_reduce", "bits",
-           "block_indices", "broadcast", "canonical", "distribute", "floats", "fused_update", "groups_before",
-           "largest_block", "places", "reduce_scatter", "segment_indices", "settings"]
+           "block_indices", "block_lengths", "broadcast", "canonical", "distribute", "floats", "fused_update",
+           "groups_before", "largest_block", "places", "reduce_scatter", "segment_indices", "settings"]
 
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
@@ -90,6 +90,15 @@ def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Ind
     return [elements[blocks == block] for block in range(nodes)]
 
 
+def block_lengths(length: int, nodes: int, *, block_offset: int = 0) -> npt.NDArray[np.int64]:
+    """Number of elements of each block; see :func:`block_indices`."""
+    _check_blocks(length, nodes, block_offset)
+    counts = GROUP * np.array([groups_before(-(-length // GROUP), nodes, (block - block_offset) % nodes)
+                               for block in range(nodes)], np.int64)
+    counts[(length // GROUP + block_offset) % nodes] -= -length % GROUP  # the last group may be partial
+    return counts
+
+
 def _check_blocks(length: int, nodes: int, block_offset: int) -> None:
     if length < 0:
         raise ValueError(f"Length must be zero or more, not {length!r}")
@@ -117,7 +126,7 @@ def _check_segment(segment: int) -> None:
 
 def largest_block(length: int, nodes: int) -> int:
     """Number of elements in the largest block, independent of the block offset."""
-    return max(map(len, block_indices(length, nodes)))
+    return int(block_lengths(length, nodes).max())
 
 
 def groups_before(first: int, nodes: int, block: int) -> int:
@@ -334,16 +343,13 @@ class _Schedule:
                  arithmetic: Arithmetic = _NUMPY):
         if lanes < 1:
             raise ValueError(f"Lane count must be at least 1, not {lanes!r}")
-        _check_blocks(length, nodes, block_offset)
+        counts = block_lengths(length, nodes, block_offset=block_offset)
         _check_segment(segment)
         self.nodes = nodes
         self.segment = segment
         self.lanes = lanes
         self.block_offset = block_offset
         self.arithmetic = arithmetic
-        counts = GROUP * np.array([groups_before(-(-length // GROUP), nodes, (block - block_offset) % nodes)
-                                   for block in range(nodes)], np.int64)
-        counts[(length // GROUP + block_offset) % nodes] -= -length % GROUP  # the last group may be partial
         starts = np.arange(0, counts.max(), segment)
         #: Number of elements in each segment of each block.
         self.sizes = np.clip(counts[:, np.newaxis] - starts, 0, segment)

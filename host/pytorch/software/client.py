@@ -129,23 +129,11 @@ class SoftwareClient(Connection):
         try:
             self._compare(ring, request)
             return self._answer(ring, request)
-        except RingError as error:
-            self._fail(ring, error)
-            raise
-        except (ValueError, ToolError) as error:
-            failure = RingError(str(error), cause=None, events=[])
-            self._fail(ring, failure)
-            raise failure from error
-        except Exception as error:
-            failure = RingError(f"{type(error).__name__}: {error}", cause=None, events=[])
-            self._fail(ring, failure)
-            raise failure from error
-
-    def _fail(self, ring: RankRing, error: RingError) -> None:
-        """End the ring after an error, so that the other ranks do not wait."""
-        self._failed = error
-        with contextlib.suppress(RuntimeError):
-            ring.links.abort()
+        except Exception as error:  # any error of one rank must end the ring, or the other ranks wait
+            self._failed = failure = _ring_error(error)
+            with contextlib.suppress(RuntimeError):
+                ring.links.abort()
+            raise failure from (None if failure is error else error)
 
     def _compare(self, ring: RankRing, request: Request | Save) -> None:
         """Raise ``RingError`` on all ranks unless they ask for the same."""
@@ -214,6 +202,14 @@ class SoftwareClient(Connection):
         return job.step(request.gradients, used)
 
 
+def _ring_error(error: Exception) -> RingError:
+    """Return an error with the same text for ranks, and with its class unless the text alone says what to do."""
+    if isinstance(error, RingError):
+        return error
+    own = isinstance(error, ValueError | ToolError)
+    return RingError(str(error) if own else f"{type(error).__name__}: {error}", cause=None, events=[])
+
+
 class _Aspects(NamedTuple):
     """What must be the same on all ranks in a request: lines of text, which may be empty."""
 
@@ -229,7 +225,7 @@ def _aspects(request: Request | Save) -> _Aspects:
         return _Aspects(f"the state of job {request.job}, for which all ranks must call state_dict()", "")
     aspects = _Aspects(request.title, "" if request.made is None else str(request.made))
     if isinstance(request, Step):
-        arrays = {**({} if request.state is None else request.state["contents"]), "weights": request.weights}
+        arrays = {**({} if request.state is None else request.state.get("contents", {})), "weights": request.weights}
         sums = {name: zlib.crc32(array) for name, array in sorted(arrays.items()) if array is not None}
         return aspects._replace(optimizers=", ".join(map(str, request.optimizers)), arrays=str(sums))
     if isinstance(request, AllReduce) and request.weights is not None:

@@ -1,6 +1,6 @@
 """One rank's share of a job on a ring in software: residuals, and weights and state of its own blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,16 @@ from host.pytorch.messages import Vector
 from host.pytorch.software.ring import RankRing
 from host.training.optimizers import Optimizer
 from host.training.reference import golden_settings
-from sim.arithmetic import formats, optimizer
+from sim.arithmetic import optimizer
+from sim.arithmetic.ring import CompiledArithmetic
 from sim.golden.moments import pack, unpack
 from sim.golden.ring import Part
 
 __all__ = ["SoftwareJob"]
 
 Bits = npt.NDArray[np.uint32]
+
+_ARITHMETIC = CompiledArithmetic()
 
 
 class _Group:
@@ -32,20 +35,13 @@ class _Group:
 
     def take(self, vector: Bits) -> Bits:
         """The rank's own elements of a vector that has the elements of the group."""
-        own = np.empty(self.count, np.uint32)
-        self._each(own, lambda part, values: formats.arithmetic().load(
-            part.count, part.stride, formats.base_of("Vector", vector, part), formats.address(values)))
-        return own
+        return np.concatenate([np.zeros(0, np.uint32), *(_ARITHMETIC.read(vector, part) for part in self.parts)])
 
     def put(self, own: Bits, vector: Bits) -> None:
         """Replace the rank's own elements of a vector."""
-        self._each(own, lambda part, values: formats.arithmetic().store(
-            part.count, part.stride, formats.address(values), formats.base_of("Vector", vector, part, written=True)))
-
-    def _each(self, own: Bits, move: Callable[[Part, Bits], None]) -> None:
         first = 0
         for part in self.parts:
-            move(part, own[first:first + part.count])
+            _ARITHMETIC.write(vector, part, own[first:first + part.count])
             first += part.count
 
     def planes(self) -> list[Bits]:
@@ -140,13 +136,13 @@ class SoftwareJob:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a state of a job of the same kind; raises ``ValueError`` for any other."""
-        contents = state["contents"]
         shapes: dict[str, tuple[int, ...]] = {f"state_{index}": (self.length,) for index in range(self._planes)}
         if self._ring.weights_codec != RAW:
             shapes["master"] = (self.length,)
         if self.residuals is not None:
             shapes["residual"] = (self._ring.size, self.length)
         checks.check_state(state, shapes, groups=len(self._groups), length=self.length)
+        contents = state["contents"]
         self.weights[...] = state["weights"]
         self.steps = list(state["steps"])
         for group in self._groups:

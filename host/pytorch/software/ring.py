@@ -15,7 +15,7 @@ import numpy.typing as npt
 from host.pytorch.software.links import BUFFERS, Links, Wait
 from sim.arithmetic import formats
 from sim.golden.codecs import CODECS, RAW
-from sim.golden.ring import GROUP, Part, groups_before
+from sim.golden.ring import GROUP, Part, block_lengths
 
 __all__ = ["CHUNK", "RankRing", "kernels_of", "parts_of"]
 
@@ -47,11 +47,8 @@ def kernels_of(name: str) -> formats.Kernels:
 @functools.lru_cache(maxsize=256)
 def parts_of(length: int, nodes: int, block: int, offset: int) -> tuple[Part, ...]:
     """Packets of one block of a vector with a block offset."""
-    groups = -(-length // GROUP)
     first = (block - offset) % nodes
-    count = GROUP * groups_before(groups, nodes, first)
-    if groups and (groups - 1) % nodes == first:
-        count -= -length % GROUP  # only the last group of the vector may be partial
+    count = int(block_lengths(length, nodes, block_offset=offset)[block])
     starts = range(0, count, CHUNK)
     return tuple(Part(block, slice(index, index + 1), np.array([min(CHUNK, count - start)]),
                       first * GROUP + start * nodes, nodes) for index, start in enumerate(starts))
