@@ -1,6 +1,6 @@
-// Packets that consist of blocks with a fixed number of elements and bytes, and codes packed into bytes. A format is
-// a class with BLOCK, the number of elements in a block, BYTES, the number of bytes, and functions encode and decode
-// for one block.
+// Packets that consist of blocks with a fixed number of elements, each with a header and packed codes. A format is a
+// class with BLOCK, the number of elements in a block, HEADER, the number of bytes of the header, CODE_BITS, the number
+// of bits of a code, and two functions for one block: encode writes the header and the codes, and decode reads them.
 
 #include "common.h"
 
@@ -63,6 +63,10 @@ INLINE std::uint64_t load_bytes(const Byte* bytes) {
 template <int WIDTH, int COUNT>
 INLINE void store_codes(const Byte* codes, Byte* bytes) {
     static_assert(COUNT % 8 == 0, "eight codes are stored at a time");
+    if (WIDTH == 8) {
+        std::memcpy(bytes, codes, COUNT);
+        return;
+    }
     for (int i = 0; i < COUNT / 8; ++i) {
         std::uint64_t x;
         std::memcpy(&x, codes + 8 * i, 8);
@@ -75,24 +79,64 @@ INLINE void store_codes(const Byte* codes, Byte* bytes) {
 template <int WIDTH, int COUNT>
 INLINE void load_codes(const Byte* bytes, Byte* codes) {
     static_assert(COUNT % 8 == 0, "eight codes are loaded at a time");
+    if (WIDTH == 8) {
+        std::memcpy(codes, bytes, COUNT);
+        return;
+    }
     for (int i = 0; i < COUNT / 8; ++i) {
         const std::uint64_t x = spread<WIDTH>(load_bytes<WIDTH>(bytes + WIDTH * i));
         std::memcpy(codes + 8 * i, &x, 8);
     }
 }
 
+// Number of bytes of a block: a header, and codes of the same width.
+template <class Format>
+constexpr int block_bytes() { return Format::HEADER + Format::CODE_BITS * Format::BLOCK / 8; }
+
+// Number of blocks that are processed together, step by step. A vector that is loaded right after its parts have been
+// stored would wait for the stores.
+constexpr int BATCH = 16;
+
+// Encode up to BATCH whole blocks.
+template <class Format>
+INLINE void encode_batch(int blocks, const Word* x, Byte* bytes) {
+    constexpr int block = Format::BLOCK, size = block_bytes<Format>();
+    int wide[BATCH * block];
+    Byte codes[BATCH * block];
+    for (int b = 0; b < blocks; ++b) Format::encode(x + b * block, bytes + b * size, wide + b * block);
+    for (int i = 0; i < blocks * block; ++i) codes[i] = static_cast<Byte>(wide[i]);
+    for (int b = 0; b < blocks; ++b) {
+        store_codes<Format::CODE_BITS, block>(codes + b * block, bytes + b * size + Format::HEADER);
+    }
+}
+
+// Decode up to BATCH whole blocks.
+template <class Format>
+INLINE void decode_batch(int blocks, const Byte* bytes, Word* x) {
+    constexpr int block = Format::BLOCK, size = block_bytes<Format>();
+    int wide[BATCH * block];
+    Byte codes[BATCH * block];
+    for (int b = 0; b < blocks; ++b) {
+        load_codes<Format::CODE_BITS, block>(bytes + b * size + Format::HEADER, codes + b * block);
+    }
+    for (int i = 0; i < blocks * block; ++i) wide[i] = codes[i];
+    for (int b = 0; b < blocks; ++b) Format::decode(bytes + b * size, wide + b * block, x + b * block);
+}
+
 // Encode a packet: the last block is padded with +0, and the last word with zero bits. Returns the number of words.
 template <class Format>
 INLINE std::int64_t encode_blocks(std::int64_t count, const Word* x, Word* words) {
-    constexpr std::int64_t block = Format::BLOCK, size = Format::BYTES;
+    constexpr std::int64_t block = Format::BLOCK, size = block_bytes<Format>();
     Byte* bytes = reinterpret_cast<Byte*>(words);
     const std::int64_t whole = count / block, rest = count % block, blocks = whole + (rest > 0);
     const std::int64_t length = (blocks * size + 3) / 4;
-    for (std::int64_t b = 0; b < whole; ++b) Format::encode(x + b * block, bytes + b * size);
+    for (std::int64_t b = 0; b < whole; b += BATCH) {
+        encode_batch<Format>(whole - b < BATCH ? whole - b : BATCH, x + b * block, bytes + b * size);
+    }
     if (rest) {
         Word padded[block] = {};
         std::memcpy(padded, x + whole * block, rest * sizeof(Word));
-        Format::encode(padded, bytes + whole * size);
+        encode_batch<Format>(1, padded, bytes + whole * size);
     }
     std::memset(bytes + blocks * size, 0, 4 * length - blocks * size);
     return length;
@@ -101,13 +145,15 @@ INLINE std::int64_t encode_blocks(std::int64_t count, const Word* x, Word* words
 // Decode a packet. Returns the number of words.
 template <class Format>
 INLINE std::int64_t decode_blocks(std::int64_t count, const Word* words, Word* x) {
-    constexpr std::int64_t block = Format::BLOCK, size = Format::BYTES;
+    constexpr std::int64_t block = Format::BLOCK, size = block_bytes<Format>();
     const Byte* bytes = reinterpret_cast<const Byte*>(words);
     const std::int64_t whole = count / block, rest = count % block;
-    for (std::int64_t b = 0; b < whole; ++b) Format::decode(bytes + b * size, x + b * block);
+    for (std::int64_t b = 0; b < whole; b += BATCH) {
+        decode_batch<Format>(whole - b < BATCH ? whole - b : BATCH, bytes + b * size, x + b * block);
+    }
     if (rest) {
         Word padded[block];
-        Format::decode(bytes + whole * size, padded);
+        decode_batch<Format>(1, bytes + whole * size, padded);
         std::memcpy(x + whole * block, padded, rest * sizeof(Word));
     }
     return ((whole + (rest > 0)) * size + 3) / 4;

@@ -2,15 +2,16 @@
 
 #include "blocks.h"
 
-namespace {
+extern "C" {
 
-struct Raw {
-    static constexpr int BLOCK = 1, BYTES = 4;
+std::int64_t encode(const void*, std::int64_t count, const Word* x, Word* words) {
+    std::memcpy(words, x, count * sizeof(Word));
+    return count;
+}
 
-    INLINE void encode(const Word* x, Byte* bytes) { std::memcpy(bytes, x, sizeof *x); }
-    INLINE void decode(const Byte* bytes, Word* x) { std::memcpy(x, bytes, sizeof *x); }
-};
+std::int64_t decode(const void*, std::int64_t count, const Word* words, std::int64_t, Word* x) {
+    std::memcpy(x, words, count * sizeof(Word));
+    return count;
+}
 
-}  // namespace
-
-ENTRIES(Raw)
+}  // extern "C"

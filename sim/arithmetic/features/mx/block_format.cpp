@@ -6,13 +6,15 @@
 
 namespace {
 
-constexpr int CODE_BITS = 1 + MAGNITUDE_BITS;
 constexpr int SUBSETS = DIFFERENCE_BITS ? BLOCK_ELEMENTS / SUBSET : 0;
 constexpr int LARGEST_DIFFERENCE = (1 << DIFFERENCE_BITS) - 1;
 constexpr int NAN_EXPONENT = 255;
 constexpr int FAR = 26;  // a shift that rounds every significand to zero, even a tie
+constexpr float UNIT = 8388608;  // 2**23: adding it to a smaller number rounds the number to an integer
 
-static_assert(CODE_BITS <= 8 && SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
+static_assert(MAGNITUDE_BITS < 8 && SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
+static_assert(DIFFERENCE_BITS == 0 || (SUBSET == 2 && DIFFERENCE_BITS * SUBSETS <= 32),
+              "subsets are pairs, and the differences of a block fit a word");
 static_assert(LOWEST >= 0, "blocks have exponents for all finite numbers");
 
 INLINE int larger(int a, int b) { return a > b ? a : b; }
@@ -20,20 +22,20 @@ INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
 // Compute the largest exponent of each subset, and store it for each element of the subset.
 INLINE void subset_peaks(const int* exponents, int* peaks) {
-    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = exponents[i];
-    for (int distance = 1; distance < SUBSET; distance *= 2) {
-        int others[BLOCK_ELEMENTS];
-        VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) others[i] = peaks[i ^ distance];
-        VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = larger(peaks[i], others[i]);
-    }
+    std::uint64_t pairs[BLOCK_ELEMENTS / 2];
+    std::memcpy(pairs, exponents, sizeof pairs);
+    // GCC has vector instructions for rotations of numbers, but not for a permutation of elements.
+    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS / 2; ++i) pairs[i] = pairs[i] >> 32 | pairs[i] << 32;
+    std::memcpy(peaks, pairs, sizeof pairs);
+    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = larger(peaks[i], exponents[i]);
 }
 
 struct BlockFormat {
     static constexpr int BLOCK = BLOCK_ELEMENTS;
     static constexpr int HEADER = 1 + DIFFERENCE_BITS * SUBSETS / 8;
-    static constexpr int BYTES = HEADER + CODE_BITS * BLOCK / 8;
+    static constexpr int CODE_BITS = 1 + MAGNITUDE_BITS;
 
-    INLINE void encode(const Word* x, Byte* bytes) {
+    INLINE void encode(const Word* x, Byte* header, int* codes) {
         int exponents[BLOCK], lowered[BLOCK] = {};
         int largest = 0, peak = 0;
         VECTORIZE for (int i = 0; i < BLOCK; ++i) {
@@ -44,48 +46,61 @@ struct BlockFormat {
             peak = larger(peak, field + raised);
         }
         if (largest == 255) {
-            std::memset(bytes, 0, BYTES);
-            bytes[0] = NAN_EXPONENT;
+            std::memset(header, 0, HEADER);
+            std::memset(codes, 0, sizeof(int) * BLOCK);
+            header[0] = NAN_EXPONENT;
             return;
         }
         const int shared = larger(peak, LOWEST);
-        bytes[0] = static_cast<Byte>(shared - LOWEST);
+        header[0] = static_cast<Byte>(shared - LOWEST);
         if (DIFFERENCE_BITS) {
             subset_peaks(exponents, lowered);
-            Byte differences[BLOCK];
-            VECTORIZE for (int i = 0; i < BLOCK; ++i) lowered[i] = smaller(shared - lowered[i], LARGEST_DIFFERENCE);
-            for (int i = 0; i < SUBSETS; ++i) differences[i] = static_cast<Byte>(lowered[i * SUBSET]);
-            store_codes<DIFFERENCE_BITS ? DIFFERENCE_BITS : 8, SUBSETS>(differences, bytes + 1);
+            Word differences = 0;
+            VECTORIZE for (int i = 0; i < BLOCK; ++i) {
+                lowered[i] = smaller(shared - lowered[i], LARGEST_DIFFERENCE);
+                differences |= static_cast<Word>(lowered[i]) << i / SUBSET * DIFFERENCE_BITS;
+            }
+            std::memcpy(header + 1, &differences, HEADER - 1);
         }
-        Byte codes[BLOCK];
         VECTORIZE for (int i = 0; i < BLOCK; ++i) codes[i] = code(x[i], exponents[i], shared - lowered[i]);
-        store_codes<CODE_BITS, BLOCK>(codes, bytes + HEADER);
     }
 
     // Encode one element of a block or subset with the given largest exponent.
-    INLINE Byte code(Word x, int exponent, int largest) {
+    INLINE int code(Word x, int exponent, int largest) {
+        return with_sign(TOP_FIELD == 1 ? integer(x, exponent, largest) : small_float(x, exponent, largest), x >> 31);
+    }
+
+    INLINE int with_sign(int magnitude, int sign) {
+        if (COMPLEMENT) return (magnitude ^ -sign) + sign;
+        return sign << MAGNITUDE_BITS | magnitude;
+    }
+
+    // Magnitude of an element's code in a format of integers: the element is scaled, and rounded to an integer.
+    INLINE int integer(Word x, int exponent, int largest) {
+        const int field = exponent - largest + FRACTION_BITS + 127;
+        const Word scaled = exponent == 0 || field <= 0 ? 0 : static_cast<Word>(field) << 23 | (x & 0x7fffff);
+        return smaller(pattern(number(scaled) + UNIT) - pattern(UNIT), LARGEST);
+    }
+
+    // Magnitude of an element's code in a format of floating-point numbers.
+    INLINE int small_float(Word x, int exponent, int largest) {
         const int significand = exponent == 0 ? 0 : (x & 0x7fffff) | 1 << 23;
         const int field = exponent - (largest - TOP_FIELD + 1);
         const int shift = smaller(23 - FRACTION_BITS + larger(-field, 0), FAR);
         const int odd = significand >> shift & 1;
         const int places = (significand + (1 << (shift - 1)) - 1 + odd) >> shift;
-        const int magnitude = smaller((significand == 0 ? 0 : larger(field, 0) << FRACTION_BITS) + places, LARGEST);
-        const int sign = x >> 31;
-        if (COMPLEMENT) return static_cast<Byte>((magnitude ^ -sign) + sign);
-        return static_cast<Byte>(sign << MAGNITUDE_BITS | magnitude);
+        return smaller((significand == 0 ? 0 : larger(field, 0) << FRACTION_BITS) + places, LARGEST);
     }
 
-    INLINE void decode(const Byte* bytes, Word* x) {
-        Byte codes[BLOCK], differences[BLOCK];
-        int shared[BLOCK];
-        VECTORIZE for (int i = 0; i < BLOCK; ++i) shared[i] = bytes[0] + LOWEST;
-        if (DIFFERENCE_BITS) {
-            load_codes<DIFFERENCE_BITS ? DIFFERENCE_BITS : 8, SUBSETS>(bytes + 1, differences);
-            VECTORIZE for (int i = 0; i < BLOCK; ++i) shared[i] -= differences[i / SUBSET];
+    INLINE void decode(const Byte* header, const int* codes, Word* x) {
+        Word differences = 0;
+        std::memcpy(&differences, header + 1, HEADER - 1);
+        const int shared = header[0] + LOWEST;
+        const bool nan = header[0] == NAN_EXPONENT;
+        VECTORIZE for (int i = 0; i < BLOCK; ++i) {
+            const int difference = differences >> i / SUBSET * DIFFERENCE_BITS & LARGEST_DIFFERENCE;
+            x[i] = nan ? NAN_BITS : element(codes[i], shared - difference);
         }
-        const bool nan = bytes[0] == NAN_EXPONENT;
-        load_codes<CODE_BITS, BLOCK>(bytes + HEADER, codes);
-        VECTORIZE for (int i = 0; i < BLOCK; ++i) x[i] = nan ? NAN_BITS : element(codes[i], shared[i]);
     }
 
     // Decode one element of a block or subset with the given exponent.

@@ -9,7 +9,7 @@ namespace {
 constexpr int LARGEST_SCALE = 126, NAN_SCALE = 127;
 
 struct NVFP4 {
-    static constexpr int BLOCK = 16, BYTES = 9;
+    static constexpr int BLOCK = 16, HEADER = 1, CODE_BITS = 4;
 
     // Code of a block's scale: the number of thresholds that its largest magnitude reaches, but at least 1.
     INLINE int scale(int largest) {
@@ -20,33 +20,29 @@ struct NVFP4 {
         return low > 1 ? low : 1;
     }
 
-    INLINE void encode(const Word* x, Byte* bytes) {
+    INLINE void encode(const Word* x, Byte* header, int* codes) {
         int magnitudes[BLOCK], largest = 0;
         VECTORIZE for (int i = 0; i < BLOCK; ++i) {
             magnitudes[i] = x[i] & MAGNITUDE;
             largest = magnitudes[i] > largest ? magnitudes[i] : largest;
         }
         if (largest >= static_cast<int>(INFINITE)) {
-            std::memset(bytes, 0, BYTES);
-            bytes[0] = NAN_SCALE;
+            std::memset(codes, 0, sizeof(int) * BLOCK);
+            header[0] = NAN_SCALE;
             return;
         }
         const int chosen = scale(largest);
         const int* thresholds = ELEMENTS[chosen];
-        Byte codes[BLOCK];
         VECTORIZE for (int i = 0; i < BLOCK; ++i) {
             int reached = 0;
             for (int k = 0; k < 7; ++k) reached += magnitudes[i] >= thresholds[k];
-            codes[i] = static_cast<Byte>(x[i] >> 31 << 3 | reached);
+            codes[i] = x[i] >> 31 << 3 | reached;
         }
-        bytes[0] = static_cast<Byte>(chosen);
-        store_codes<4, BLOCK>(codes, bytes + 1);
+        header[0] = static_cast<Byte>(chosen);
     }
 
-    INLINE void decode(const Byte* bytes, Word* x) {
-        Byte codes[BLOCK];
-        load_codes<4, BLOCK>(bytes + 1, codes);
-        const int code = bytes[0] & 127;
+    INLINE void decode(const Byte* header, const int* codes, Word* x) {
+        const int code = header[0] & 127;
         // Half of the scale; products with elements in units of 0.5 are exact.
         const float half = number(HALF_SCALES[code]);
         VECTORIZE for (int i = 0; i < BLOCK; ++i) {
