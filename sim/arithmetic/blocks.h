@@ -26,17 +26,6 @@ INLINE std::uint64_t squeeze(std::uint64_t x) {
     return (x & 0x00000000ffffffff) | x >> 32 << 4 * w;
 }
 
-// The inverse of squeeze: put eight packed codes in one byte each, ignoring the higher bits of x.
-template <int WIDTH>
-INLINE std::uint64_t spread(std::uint64_t x) {
-    if (WIDTH == 8) return x;
-    constexpr int w = WIDTH;
-    constexpr std::uint64_t four = (std::uint64_t{1} << 4 * w) - 1, two = (1u << 2 * w) - 1, one = (1u << w) - 1;
-    x = (x & four) | (x >> 4 * w & four) << 32;
-    x = (x & two * 0x0000000100000001) | (x >> 2 * w & two * 0x0000000100000001) << 16;
-    return (x & one * 0x0001000100010001) | (x >> w & one * 0x0001000100010001) << 8;
-}
-
 // Load a number of WIDTH bytes, lowest byte first. Copying into all eight bytes of x at once would go through memory.
 template <int WIDTH>
 INLINE std::uint64_t load_bytes(const Byte* bytes) {
@@ -75,17 +64,13 @@ INLINE void store_codes(const Byte* codes, Byte* bytes) {
     }
 }
 
-// Load COUNT codes that store_codes has stored, into one byte each.
+// Load COUNT codes that store_codes has stored.
 template <int WIDTH, int COUNT>
-INLINE void load_codes(const Byte* bytes, Byte* codes) {
+INLINE void load_codes(const Byte* bytes, int* codes) {
     static_assert(COUNT % 8 == 0, "eight codes are loaded at a time");
-    if (WIDTH == 8) {
-        std::memcpy(codes, bytes, COUNT);
-        return;
-    }
     for (int i = 0; i < COUNT / 8; ++i) {
-        const std::uint64_t x = spread<WIDTH>(load_bytes<WIDTH>(bytes + WIDTH * i));
-        std::memcpy(codes + 8 * i, &x, 8);
+        const std::uint64_t x = load_bytes<WIDTH>(bytes + WIDTH * i);
+        VECTORIZE for (int k = 0; k < 8; ++k) codes[8 * i + k] = x >> WIDTH * k & ((1 << WIDTH) - 1);
     }
 }
 
@@ -114,13 +99,11 @@ INLINE void encode_batch(int blocks, const Word* x, Byte* bytes) {
 template <class Format>
 INLINE void decode_batch(int blocks, const Byte* bytes, Word* x) {
     constexpr int block = Format::BLOCK, size = block_bytes<Format>();
-    int wide[BATCH * block];
-    Byte codes[BATCH * block];
+    int codes[BATCH * block];
     for (int b = 0; b < blocks; ++b) {
         load_codes<Format::CODE_BITS, block>(bytes + b * size + Format::HEADER, codes + b * block);
     }
-    for (int i = 0; i < blocks * block; ++i) wide[i] = codes[i];
-    for (int b = 0; b < blocks; ++b) Format::decode(bytes + b * size, wide + b * block, x + b * block);
+    for (int b = 0; b < blocks; ++b) Format::decode(bytes + b * size, codes + b * block, x + b * block);
 }
 
 // Encode a packet: the last block is padded with +0, and the last word with zero bits. Returns the number of words.
