@@ -18,7 +18,6 @@ from host.console import (
     Link,
     Progress,
     Threads,
-    TransportOption,
     make_console,
     shown,
     thread_count,
@@ -26,12 +25,13 @@ from host.console import (
 from host.jobs.checks import gradient_codec
 from host.options import Option, Section, check_range, command, option
 from host.output import claim
-from host.pytorch.jobs import Options
+from host.pytorch.jobs import Kind, Options
 from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
+from host.pytorch.software.codecs import kernels_of
 from host.training.sparsifier import check_zeros
-from host.transports.session import LATENCY, MAX_LATENCY, TransportName
+from host.transports.session import LATENCY, MAX_LATENCY
 from sim.verilated import toolchain
 from sim.verilated.native import Arithmetic
 
@@ -99,9 +99,10 @@ class BackendOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOptions(Section):
-    """Options for the simulation of the ring."""
+    """Options of the ring."""
 
-    transport: TransportOption = TransportName.VERILATED
+    transport: Kind = option(Kind.VERILATED, help="Ring of Verilated nodes, of golden models, or in software: "
+                                                  "the ranks themselves, for large models.")
     threads: Threads = None
     arithmetic: ArithmeticOption = Arithmetic.GATEWARE
     host_port: HostPort = False
@@ -111,12 +112,21 @@ class SimulationOptions(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("Link latency", self.link_latency, 1, MAX_LATENCY)
-        if self.transport not in (TransportName.VERILATED, TransportName.GOLDEN):
-            raise ValueError(f"Transport must be verilated or golden, not {self.transport.value}")
-        for name in ("threads", "arithmetic", "host_port", "check") if self.transport is TransportName.GOLDEN else ():
+        for name in () if self.transport is Kind.VERILATED else ("threads", "arithmetic", "host_port", "check"):
             if getattr(self, name) != getattr(SimulationOptions, name):
-                raise ValueError(f"Option --{name.replace('_', '-')} is for gateware, not for --transport golden, "
-                                 f"which has no second witness: leave it out")
+                raise ValueError(f"Option --{name.replace('_', '-')} is for gateware, not for --transport "
+                                 f"{self.transport}, which has no second witness: leave it out")
+
+
+def check_software(formats: FormatOptions) -> None:
+    """Raise ``ValueError`` unless a ring in software supports the formats."""
+    if formats.density is not None:
+        raise ValueError("Option --density is for nodes, not for --transport software, whose ranks send all elements")
+    if formats.codec == ZERO_VALUE:
+        raise ValueError("Gradients must be raw for --transport software, not zero_value: their sums have the same "
+                         "bits")
+    for name in (formats.codec, formats.weights):
+        kernels_of(name)
 
 
 @command
@@ -135,10 +145,12 @@ def launch_command(
         raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
     words = ranks.command(script)
     NodeConfig(gradients=formats.codec, weights=Weights(codec=formats.weights)).check_ring(ranks.nodes)
-    golden = simulation.transport is TransportName.GOLDEN
+    if simulation.transport is Kind.SOFTWARE:
+        check_software(formats)
+    simulated = simulation.transport is Kind.VERILATED
     options = Options(nodes=ranks.nodes, gradients=formats.codec, weights=formats.weights, density=formats.density,
                       packed_state=formats.bf16_moments, check=simulation.check,
-                      threads=1 if golden else thread_count(simulation.threads, ranks.nodes),
+                      threads=thread_count(simulation.threads, ranks.nodes) if simulated else 1,
                       arithmetic=simulation.arithmetic, transport=simulation.transport,
                       host_port=simulation.host_port, link_latency=simulation.link_latency)
     claim(output, files=FILES)

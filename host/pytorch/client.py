@@ -10,7 +10,20 @@ from typing import Any
 
 from host.driver.diagnosis import RingError
 from host.pytorch.connection import Connection
-from host.pytorch.messages import ADDRESS, KEEPS, MESSAGES, RING, Answer, Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.messages import (
+    ADDRESS,
+    KEEPS,
+    MESSAGES,
+    RING,
+    SOFTWARE,
+    Answer,
+    Failed,
+    Hello,
+    Leave,
+    Listen,
+    Request,
+    Save,
+)
 from host.sockets.connections import Client
 from host.sockets.format import MessageError
 
@@ -78,7 +91,7 @@ class RingClient(Connection):
         if self._left:
             return
         if self._backends:
-            self._call(Leave(gloo=self.gloo))
+            self._call(Leave(gloo=self.gloo, seconds=self.seconds))
         self.close()
         self._left = True
 
@@ -159,9 +172,12 @@ def launcher() -> RingClient:
 
 @functools.cache
 def client() -> Connection:
-    """Return this process's connection to its launcher or, without a launcher, to a ring in software."""
-    if ADDRESS in os.environ:
+    """Return this process's connection to its launcher, or to a ring in software, with or without a launcher."""
+    launched = ADDRESS in os.environ
+    if launched and os.environ.get(SOFTWARE) != "1":
         return launcher()
-    from host.pytorch.software.client import software_client
+    from host.pytorch.software.client import SoftwareClient, codecs_of_environment
+    from host.pytorch.software.launched import LaunchedClient
 
-    return software_client()
+    codecs = codecs_of_environment()
+    return LaunchedClient(launcher(), **codecs) if launched else SoftwareClient(**codecs)

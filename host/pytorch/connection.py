@@ -19,6 +19,8 @@ class Connection:
     gloo : dict
         Number of calls, number of bytes, and number of calls that add floating-point numbers, of each collective of
         this rank over gloo.
+    seconds : float
+        Seconds that a rank of a ring in software has spent in operations since it last told the launcher.
     """
 
     one_machine = False
@@ -30,6 +32,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.gloo: dict[str, tuple[int, int, int]] = {}
+        self.seconds = 0.0
 
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
         """Join the group of all ranks over a backend; repeated calls with the same backend have no effect."""

@@ -3,6 +3,7 @@
 import _thread
 import contextlib
 import dataclasses
+import enum
 import itertools
 import signal
 import threading
@@ -18,14 +19,22 @@ from hdl.config import Weights
 from host.jobs.figures import Figures
 from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
-from host.pytorch.messages import AllReduce, Buffers, Open, Request, Save, Step
+from host.pytorch.messages import AllReduce, Announce, Buffers, Open, Request, Save, Step
 from host.pytorch.norms import norms_of
 from host.training.optimizers import Optimizer, moments_note
 from host.transports.session import LATENCY, TransportName
 from sim.verilated.native import Arithmetic
 
-__all__ = ["MOST_NONFINITE", "Jobs", "Operation", "Options", "WatchedJobs", "nonfinite_text", "unequal_text",
-           "used_optimizers"]
+__all__ = ["MOST_NONFINITE", "Jobs", "Kind", "Operation", "Operations", "Options", "WatchedJobs",
+           "nonfinite_text", "present_on_any", "unequal_text", "used_optimizers"]
+
+
+class Kind(enum.StrEnum):
+    """Kinds of rings for a script, named as on the command line of ``gradring launch``."""
+
+    VERILATED = "verilated"
+    GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles; see docs/simulation.md
+    SOFTWARE = "software"  # the ranks themselves, with compiled kernels and modelled cycles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +51,7 @@ class Options:
     arithmetic: Arithmetic = Arithmetic.GATEWARE
     host_port: bool = False
     link_latency: int = LATENCY
-    transport: TransportName = TransportName.VERILATED
+    transport: Kind = Kind.VERILATED
 
 
 #: Maximum number of non-finite elements that a report lists.
@@ -81,25 +90,98 @@ def _pass_text(row: dict[str, Any]) -> str:
     return ""
 
 
-class Jobs:
-    """All jobs of a script, each on its own simulated ring. Closing ``stack`` closes the rings.
+class Operations:
+    """Record of the operations of a script. ``say`` is called once with each line about a job."""
 
-    A sum that belongs to no job is computed by the most recent job or, if there is none, by a new job. ``announce``
-    is called with the name of each build stage, and ``say`` is called once with each line about a job.
-    """
-
-    def __init__(self, options: Options, stack: contextlib.ExitStack,
-                 announce: Callable[[str], None] = lambda stage: None,
-                 say: Callable[[str], None] = lambda text: None) -> None:
-        self._options, self._stack, self._announce, self._say = options, stack, announce, say
+    def __init__(self, options: Options, say: Callable[[str], None] = lambda text: None) -> None:
+        self._options, self._say = options, say
         self._notes: set[str] = set()
-        self._jobs: list[Job] = []
         self.operations: list[Operation] = []  # operations completed so far
         self.nonfinite: list[dict[str, Any]] = []  # non-finite elements, at most MOST_NONFINITE
         self.nonfinite_operations = 0  # number of operations with non-finite elements
         self.unequal_weights: list[dict[str, Any]] = []  # comparisons in which the weights of ranks differed
         self.build_seconds = 0.0  # seconds spent in builds
         self.cycles = 0  # simulated cycles, including modelled cycles of the host ports
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def answer(self, requests: Sequence[Request]) -> Any:
+        """Execute an operation that all ranks request with the same title. Raises ``ValueError`` if the ranks
+        disagree, or if the job is impossible."""
+        raise NotImplementedError
+
+    def save(self, request: Save) -> dict[str, Any]:
+        """Return the state of a job."""
+        raise NotImplementedError
+
+    def spend(self, seconds: float) -> None:
+        """Add to the seconds of the last operation, which ranks of a ring in software tell later."""
+        if self.operations:
+            last = self.operations[-1]
+            figures = dataclasses.replace(last.figures, seconds=last.figures.seconds + seconds)
+            self.operations[-1] = dataclasses.replace(last, figures=figures)
+
+    def _shape(self, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+        """Options of a job with these optimizers; prints a note about moments that do not decay, once."""
+        shape = {field.name: getattr(self._options, field.name) for field in dataclasses.fields(self._options)}
+        if not optimizers or not optimizers[0].planes:
+            shape["packed_state"] = False
+        note = moments_note(optimizers, packed_state=shape["packed_state"])
+        if note is not None and note not in self._notes:
+            self._notes.add(note)
+            self._say(note)
+        return shape
+
+    def _note_nonfinite(self, requests: Sequence[Request]) -> None:
+        """Record non-finite elements of the ranks' gradients before they are summed."""
+        if all(request.nonfinite is None for request in requests):
+            return
+        self.nonfinite_operations += 1
+        for rank, request in enumerate(requests):
+            element, made = request.nonfinite, request.made
+            if element is None or len(self.nonfinite) == MOST_NONFINITE:
+                continue
+            self.nonfinite.append({
+                "rank": rank, "operation": len(self.operations) + 1, "step": made.steps if made else None,
+                "backward_pass": made.backward if made else None, **dataclasses.asdict(element)})
+            if len(self.nonfinite) == 1:
+                self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
+
+    def _compare_weights(self, requests: Sequence[AllReduce | Announce]) -> None:
+        """Record ranks whose weights differ from the majority of ranks, or from rank 0 if there is no majority."""
+        checksums = [request.weights for request in requests if request.weights is not None]
+        if len(checksums) < len(requests):
+            return
+        usual = max(checksums, key=checksums.count)
+        if 2 * checksums.count(usual) <= len(checksums):
+            usual = checksums[0]
+        others = [rank for rank, own in enumerate(checksums) if own != usual]
+        if not others:
+            return
+        names = dict.fromkeys(itertools.chain(usual, *(checksums[rank] for rank in others)))
+        parameter = next(name for name in names
+                         if any(checksums[rank].get(name) != usual.get(name) for rank in others))
+        made = requests[0].made
+        self.unequal_weights.append({"ranks": others, "parameter": parameter,
+                                     "backward_pass": made.backward if made else None})
+        if len(self.unequal_weights) == 1:
+            self._say(unequal_text(self.unequal_weights[0]))
+
+
+class Jobs(Operations):
+    """All jobs of a script, each on its own simulated ring. Closing ``stack`` closes the rings.
+
+    A sum that belongs to no job is computed by the most recent job or, if there is none, by a new job. ``announce``
+    is called with the name of each build stage.
+    """
+
+    def __init__(self, options: Options, stack: contextlib.ExitStack,
+                 announce: Callable[[str], None] = lambda stage: None,
+                 say: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__(options, say)
+        self._stack, self._announce = stack, announce
+        self._jobs: list[Job] = []
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -121,53 +203,13 @@ class Jobs:
         self.cycles = sum(job.session.elapsed.cycles for job in self._jobs)
         return result
 
-    def _note_nonfinite(self, requests: Sequence[Request]) -> None:
-        """Record non-finite elements of the ranks' gradients before they are summed."""
-        if all(request.nonfinite is None for request in requests):
-            return
-        self.nonfinite_operations += 1
-        for rank, request in enumerate(requests):
-            element, made = request.nonfinite, request.made
-            if element is None or len(self.nonfinite) == MOST_NONFINITE:
-                continue
-            self.nonfinite.append({
-                "rank": rank, "operation": len(self.operations) + 1, "step": made.steps if made else None,
-                "backward_pass": made.backward if made else None, **dataclasses.asdict(element)})
-            if len(self.nonfinite) == 1:
-                self._say(f"{nonfinite_text(self.nonfinite[0])}; report.json names the first {MOST_NONFINITE}")
-
-    def _compare_weights(self, requests: Sequence[AllReduce]) -> None:
-        """Record ranks whose weights differ from the majority of ranks, or from rank 0 if there is no majority."""
-        checksums = [request.weights for request in requests if request.weights is not None]
-        if len(checksums) < len(requests):
-            return
-        usual = max(checksums, key=checksums.count)
-        if 2 * checksums.count(usual) <= len(checksums):
-            usual = checksums[0]
-        others = [rank for rank, own in enumerate(checksums) if own != usual]
-        if not others:
-            return
-        names = dict.fromkeys(itertools.chain(usual, *(checksums[rank] for rank in others)))
-        parameter = next(name for name in names
-                         if any(checksums[rank].get(name) != usual.get(name) for rank in others))
-        made = requests[0].made
-        self.unequal_weights.append({"ranks": others, "parameter": parameter,
-                                     "backward_pass": made.backward if made else None})
-        if len(self.unequal_weights) == 1:
-            self._say(unequal_text(self.unequal_weights[0]))
-
     def save(self, request: Save) -> dict[str, Any]:
         """Return the state of a job."""
         return self._jobs[request.job].state()
 
     def _open(self, request: Open) -> int:
-        shape = {field.name: getattr(self._options, field.name) for field in dataclasses.fields(self._options)}
-        if not request.optimizers or not request.optimizers[0].planes:
-            shape["packed_state"] = False
-        note = moments_note(request.optimizers, packed_state=shape["packed_state"])
-        if note is not None and note not in self._notes:
-            self._notes.add(note)
-            self._say(note)
+        shape = self._shape(request.optimizers)
+        shape["transport"] = TransportName(self._options.transport.value)
         begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MomentsWarning)  # the ranks have already issued the warning
@@ -204,9 +246,7 @@ class Jobs:
                     raise ValueError(f"Weights of rank {rank} must be those of rank 0, and differ in {wrong.size:,} "
                                      f"of {request.weights.size:,} elements: broadcast them first, as "
                                      f"DistributedDataParallel does")
-        present = [[any(flags) for flags in zip(*(request.present[group] for request in requests), strict=True)]
-                   for group in range(len(first.present))]
-        used = used_optimizers(first, present)
+        used = used_optimizers(first, present_on_any(requests))
         if first.state is not None:
             job.restore(first.state)
         if first.weights is not None:
@@ -217,7 +257,13 @@ class Jobs:
         return weights
 
 
-def used_optimizers(step: Step, present: Sequence[Sequence[bool]]) -> list[Optimizer | None]:
+def present_on_any(requests: Sequence[Step | Announce]) -> list[list[bool]]:
+    """For each parameter of each group of a step, whether any rank has a gradient."""
+    return [[any(flags) for flags in zip(*group, strict=True)]
+            for group in zip(*(request.present for request in requests), strict=True)]
+
+
+def used_optimizers(step: Step | Announce, present: Sequence[Sequence[bool]]) -> list[Optimizer | None]:
     """Optimizer of each group in a step, or None if the group has no gradients.
 
     ``present`` says of each parameter of each group whether any rank has a gradient. Raises ``ValueError`` if a group

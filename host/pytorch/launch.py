@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from hdl.compression.registry import GRADIENT_CODECS
 from host.errors import ExpectedError
-from host.pytorch.jobs import Jobs, Options, WatchedJobs
-from host.pytorch.messages import ADDRESS, KEEPS, REPLACE, STORE
+from host.pytorch.jobs import Jobs, Kind, Operations, Options, WatchedJobs
+from host.pytorch.messages import ADDRESS, GRADIENTS, KEEPS, PACKED_STATE, REPLACE, SOFTWARE, STORE, WEIGHTS
 from host.pytorch.server import Patience, RingServer
+from host.pytorch.software.record import AnnouncedOperations
 from host.sockets.folder import socket_folder
 from sim.verilated.processes import EndedError, status
 
@@ -113,7 +114,7 @@ class LaunchError(ExpectedError, RuntimeError):
 class Launched(NamedTuple):
     """A launched script, which is running or has ended."""
 
-    jobs: Jobs
+    jobs: Operations
     server: RingServer
 
 
@@ -133,6 +134,7 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
                            KEEPS: "1" if keeps else "0", REPLACE: "1" if replace else "0", STORE: str(store.fileno())}
             environment.setdefault("OMP_NUM_THREADS", "1")
+            environment.update(_of_software(options))
             for rank in range(options.nodes):
                 ranks.append(subprocess.Popen([sys.executable, "-P", *_STARTER, MODULE, *script],
                                               env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -140,6 +142,14 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
         yield ranks
     finally:
         _end(ranks, 0)
+
+
+def _of_software(options: Options) -> dict[str, str]:
+    """Environment variables that make the ranks a ring in software, if this is asked for."""
+    if options.transport is not Kind.SOFTWARE:
+        return {SOFTWARE: "0"}
+    return {SOFTWARE: "1", GRADIENTS: options.gradients, WEIGHTS: options.weights,
+            PACKED_STATE: "1" if options.packed_state else "0"}
 
 
 def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
@@ -165,7 +175,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
-        jobs = Jobs(options, stack, announce, say)
+        jobs: Operations = (AnnouncedOperations(options, say) if options.transport is Kind.SOFTWARE else
+                            Jobs(options, stack, announce, say))
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
                               end=lambda: _end(ranks, _GRACE), look=_LOOK)
@@ -180,6 +191,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
                 raise
             server.fail(server.error or "")  # also answers ranks that have sent requests since then
             _end(ranks, _GRACE)
+        jobs.spend(server.seconds)
         if server.error is not None:
             raise LaunchError(server.error)
         if (failure := _failure(ranks)) is not None:

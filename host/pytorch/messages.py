@@ -13,9 +13,9 @@ import numpy.typing as npt
 from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduce", "Answer", "Asked", "Buffers",
-           "Failed", "Hello", "Leave", "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector",
-           "difference_text"]
+__all__ = ["ADDRESS", "GRADIENTS", "KEEPS", "MESSAGES", "PACKED_STATE", "REPLACE", "RING", "SOFTWARE", "STORE",
+           "WEIGHTS", "AllReduce", "Announce", "Answer", "Asked", "Buffers", "Failed", "Hello", "Leave", "Listen",
+           "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector", "difference_text"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -32,6 +32,12 @@ ADDRESS = "GRADRING_ADDRESS"
 KEEPS = "GRADRING_KEEPS"
 #: Set to 1 to replace the gloo backend by the ring where a script requests gloo by name.
 REPLACE = "GRADRING_REPLACE"
+#: Set to 1 if the ranks are themselves a ring in software, and only announce their operations to the launcher.
+SOFTWARE = "GRADRING_SOFTWARE"
+#: Codecs of gradients and of new weights on a ring in software.
+GRADIENTS, WEIGHTS = "GRADRING_GRADIENTS", "GRADRING_WEIGHTS"
+#: Set to 1 to store the state of optimizers as bfloat16 on a ring in software.
+PACKED_STATE = "GRADRING_PACKED_STATE"
 #: For rank 0 only: file descriptor of the socket on which PyTorch's store listens at MASTER_PORT.
 STORE = "GRADRING_STORE"
 
@@ -175,6 +181,29 @@ class Save:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Announce(Request):
+    """Announcement of an operation that the ranks of a ring in software do themselves after the answer."""
+
+    operation: str  # description of the operation; the same on all ranks
+    kind: str  # ``open``, ``all_reduce``, ``step`` or, for operations without cost, ``other``
+    contents: str = ""  # checksums of arrays that must be the same on all ranks
+    job: _Count | None = None
+    lengths: tuple[_Count, ...] = ()  # number of elements of each group of a new job
+    optimizers: tuple[Optimizer, ...] = ()
+    count: _Count = 0  # number of elements of a sum
+    begin: _Count = 0  # as in AllReduce
+    weights: dict[str, _Count] | None = None  # as in AllReduce
+    present: tuple[tuple[bool, ...], ...] = ()  # as in Step
+    names: tuple[tuple[str, ...], ...] = ()  # as in Step
+    norm: float | None = None  # Euclidean norm of the rank's gradients; None if it is not finite or unknown
+    seconds: float = 0.0  # seconds that the rank has spent in operations since its previous announcement
+
+    @property
+    def title(self) -> str:
+        return self.operation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
     """Message of a rank that ends with an error. The answer is the reason if another rank failed earlier."""
 
@@ -194,6 +223,7 @@ class Leave:
 
     # for each gloo collective: calls, bytes, and calls that add floating-point numbers
     gloo: dict[str, tuple[_Count, _Count, _Count]]
+    seconds: float = 0.0  # as in Announce
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,5 +235,5 @@ class Answer:
 
 
 #: Registry of all messages, and of the classes of their fields.
-MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, NonFinite, SGD,
-                    Adam, AdamW)
+MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Announce, Failed, Listen, Leave, Made,
+                    NonFinite, SGD, Adam, AdamW)

@@ -12,7 +12,7 @@ from host import schema
 from host.columns import Column, Table, columns_of, count_text, pairs, ratio_text, shown
 from host.jobs.figures import Figures
 from host.levels import described_levels, levels_of_ring
-from host.pytorch.jobs import Jobs, Operation, Options, nonfinite_text, unequal_text
+from host.pytorch.jobs import Kind, Operation, Operations, Options, nonfinite_text, unequal_text
 from host.pytorch.messages import RING
 from host.pytorch.norms import OUTLIER, draw_norms, outliers_of
 from host.pytorch.server import by_name
@@ -58,7 +58,7 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     return [*groups[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
 
 
-def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int, int]],
+def build_report(options: Options, jobs: Operations, *, gloo: dict[str, tuple[int, int, int]],
                  backends: Iterable[Sequence[str]], slow: Sequence[int], seconds: float) -> dict[str, Any]:
     """Build the report as JSON values.
 
@@ -73,11 +73,11 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "nodes": options.nodes,
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
                     "transport": options.transport.value},
-        "checked": options.check and options.transport is not TransportName.GOLDEN,
+        "checked": options.check and options.transport is Kind.VERILATED,
         "levels": levels_of_ring(options.gradients, cut=options.density is None) if on_ring else [],
         "jobs": len(jobs),
         **total,
-        "elapsed_cycles": None if options.transport is TransportName.GOLDEN else jobs.cycles,
+        "elapsed_cycles": jobs.cycles if options.transport is Kind.VERILATED else None,
         "groups": _groups(jobs.operations),
         "gloo": {name: {"calls": calls, "bytes": size, "sums": sums}
                  for name, (calls, size, sums) in sorted(gloo.items())},
@@ -95,7 +95,7 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
 
 def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     options = report["options"]
-    rows = [("ranks, a node each", f"{report['nodes']}")]
+    rows = [("ranks" if _in_software(report) else "ranks, a node each", f"{report['nodes']}")]
     rows += [(title, options[name]) for name, title in (
         ("gradients", "gradients on the ring"), ("weights", "new weights on the ring")) if options[name] != RAW]
     if options["density"] is not None:
@@ -135,7 +135,11 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def table(report: dict[str, Any]) -> Table:
     """Format the report as a table."""
-    return pairs("on the simulated ring", _rows(report))
+    return pairs("on the ring in software" if _in_software(report) else "on the simulated ring", _rows(report))
+
+
+def _in_software(report: dict[str, Any]) -> bool:
+    return bool(report["options"]["transport"] == Kind.SOFTWARE.value)
 
 
 def _reason(backends: Sequence[str]) -> str:
@@ -151,7 +155,9 @@ def verdict(report: dict[str, Any]) -> str:
     count = report["operations"]
     if not count:
         return f"No sum went over the ring: {_reason(report['backends'])}."
-    if report["options"]["transport"] == TransportName.GOLDEN.value:
+    if _in_software(report):
+        return "Computed by the ranks with compiled kernels: no node was simulated, and cycles are modelled."
+    if report["options"]["transport"] == Kind.GOLDEN.value:
         return NO_WITNESS
     if not report["checked"]:
         return "Results were not compared with the golden model (--no-check)."
@@ -185,11 +191,20 @@ def _levels(report: dict[str, Any]) -> list[Note]:
     return [Note(described_levels(report["levels"]))] if report["levels"] else []
 
 
+def _simulation(options: dict[str, Any]) -> list[Note]:
+    """Return notes on what was simulated."""
+    if options["transport"] == Kind.SOFTWARE.value:
+        return [Note("The ranks have computed all values, in the order of a ring of nodes and with the same bits. No "
+                     "gateware has taken part. Words are those that nodes would send, and cycles are modelled, as "
+                     "gradring lab predict models them.")]
+    return simulation_notes(TransportName(options["transport"]), latency=options["link_latency"],
+                            arithmetic=options["arithmetic"])
+
+
 def _notes(report: dict[str, Any]) -> list[Note]:
     options = report["options"]
     return [
-        *simulation_notes(TransportName(options["transport"]), latency=options["link_latency"],
-                          arithmetic=options["arithmetic"]),
+        *_simulation(options),
         Note("Ranks compute the gradients, which takes no cycles here; operations run one after the other.",
              ("… cycles each", "cycles in all")),
         *([] if options["host_port"] or report["elapsed_cycles"] is None else [Note(

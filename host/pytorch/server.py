@@ -17,7 +17,7 @@ from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.options import COUNT, Section, option
 from host.printable import printable
-from host.pytorch.jobs import Jobs, WatchedJobs
+from host.pytorch.jobs import Operations, WatchedJobs
 from host.pytorch.messages import (
     MESSAGES,
     RING,
@@ -80,7 +80,7 @@ class RingServer:
     """Server that holds the connections of all ranks and executes the jobs that they request. ``say`` is called with
     lines about slow ranks and closed connections."""
 
-    def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
+    def __init__(self, address: Path, *, ranks: int, jobs: Operations | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
         self._server = Server(address, MESSAGES, limits=Limits(unknown=_UNKNOWN * (ranks + 4),
@@ -103,6 +103,7 @@ class RingServer:
         self.gloo: dict[str, tuple[int, int, int]] = {}
         # Backends of the groups of all ranks that each rank has joined: the ring, and backends requested by name.
         self.backends: dict[int, list[str]] = {}
+        self.seconds = 0.0  # longest time of ranks that have left, in operations since they were last announced
         self.begun = 0  # number of ranks that have started to run the script
         self.since = time.monotonic()  # time when the server or, later, the last rank started
 
@@ -215,6 +216,7 @@ class RingServer:
             peer.close(f"must send a message that can come here, not {type(message).__name__}")
         elif isinstance(message, Leave):
             self._left.add(rank)
+            self.seconds = max(self.seconds, message.seconds)
             for name, counts in message.gloo.items():
                 before = self.gloo.get(name, (0, 0, 0))
                 calls, size, sums = (old + new for old, new in zip(before, counts, strict=True))

@@ -18,23 +18,28 @@ from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from host.driver.diagnosis import RingError
 from host.pytorch.connection import Connection
 from host.pytorch.jobs import nonfinite_text, used_optimizers
-from host.pytorch.messages import AllReduce, Asked, Buffers, Open, Request, Save, Step, difference_text
+from host.pytorch.messages import (
+    GRADIENTS,
+    PACKED_STATE,
+    WEIGHTS,
+    AllReduce,
+    Asked,
+    Buffers,
+    Open,
+    Request,
+    Save,
+    Step,
+    difference_text,
+)
+from host.pytorch.software.codecs import kernels_of
 from host.pytorch.software.job import SoftwareJob
 from host.pytorch.software.links import Links
-from host.pytorch.software.ring import RankRing, kernels_of
+from host.pytorch.software.ring import RankRing
 from host.versions import version
 from sim.arithmetic import formats
 from sim.verilated.toolchain import ToolError
 
-__all__ = ["GRADIENTS", "PACKED_STATE", "WEIGHTS", "SoftwareClient", "software_client"]
-
-# Environment variables, in place of options of a launcher.
-#: Codec of gradients.
-GRADIENTS = "GRADRING_GRADIENTS"
-#: Codec of new weights.
-WEIGHTS = "GRADRING_WEIGHTS"
-#: 1 to store the state of optimizers as bfloat16.
-PACKED_STATE = "GRADRING_PACKED_STATE"
+__all__ = ["SoftwareClient", "codecs_of_environment", "contents_of"]
 
 #: Seconds for an operation in progress to end when the process ends.
 _GRACE = 1.0
@@ -225,16 +230,20 @@ def _aspects(request: Request | Save) -> _Aspects:
         return _Aspects(f"the state of job {request.job}, for which all ranks must call state_dict()", "")
     aspects = _Aspects(request.title, "" if request.made is None else str(request.made))
     if isinstance(request, Step):
-        arrays = {**({} if request.state is None else request.state.get("contents", {})), "weights": request.weights}
-        sums = {name: zlib.crc32(array) for name, array in sorted(arrays.items()) if array is not None}
-        return aspects._replace(optimizers=", ".join(map(str, request.optimizers)), arrays=str(sums))
+        return aspects._replace(optimizers=", ".join(map(str, request.optimizers)), arrays=contents_of(request))
     if isinstance(request, AllReduce) and request.weights is not None:
         return aspects._replace(arrays=f"{len(request.weights)} parameters")
     return aspects
 
 
-def software_client() -> SoftwareClient:
-    """Return a client with the codecs that the environment names; raise ``ValueError`` if they are not possible."""
+def contents_of(step: Step) -> str:
+    """Checksums of the weights and state that a step begins with."""
+    arrays = {**({} if step.state is None else step.state.get("contents", {})), "weights": step.weights}
+    return str({name: zlib.crc32(array) for name, array in sorted(arrays.items()) if array is not None})
+
+
+def codecs_of_environment() -> dict[str, Any]:
+    """Arguments of a client that the environment names; raises ``ValueError`` if they are not possible."""
     chosen = {"gradients": os.environ.get(GRADIENTS, RAW), "weights": os.environ.get(WEIGHTS, RAW)}
     for variable, name, codecs in ((GRADIENTS, chosen["gradients"], GRADIENT_CODECS),
                                    (WEIGHTS, chosen["weights"], WEIGHT_CODECS)):
@@ -244,4 +253,4 @@ def software_client() -> SoftwareClient:
     packed = os.environ.get(PACKED_STATE, "0")
     if packed not in ("0", "1"):
         raise ValueError(f"{PACKED_STATE} must be 0 or 1, not {packed!r}")
-    return SoftwareClient(**chosen, packed_state=packed == "1")
+    return {**chosen, "packed_state": packed == "1"}

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from host.pytorch.software.codecs import kernels_of
 from host.pytorch.software.links import BUFFERS, Links, Wait
 from sim.arithmetic import formats
-from sim.golden.codecs import CODECS, RAW
+from sim.golden.codecs import RAW
 from sim.golden.ring import GROUP, Part, block_lengths
 
-__all__ = ["CHUNK", "RankRing", "kernels_of", "parts_of"]
+__all__ = ["CHUNK", "RankRing", "parts_of"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -26,22 +27,6 @@ CHUNK = 1 << 19
 #: Number of packets of each block in a slice of the vector. Ranks do all hops of a slice before those of the next
 #: one, which limits the memory for packets.
 SLICE = 16
-
-
-def kernels_of(name: str) -> formats.Kernels:
-    """Kernels of the packets of a codec. An exact codec has raw packets here, since its sums are those of raw.
-
-    Raises ValueError if the packets of the codec have no fixed size, or if it needs a codebook.
-    """
-    codec = CODECS[name]
-    if not codec.exact and name in formats.names():
-        kernels = formats.kernels(name)
-        if kernels.source.fixed and kernels.source.codebook is None:
-            return kernels
-    elif codec.exact:
-        return formats.kernels(RAW)
-    raise ValueError(f"Codec of a ring in software must have packets of a fixed size, without a codebook, and {name} "
-                     f"does not: use golden or Verilated nodes")
 
 
 @functools.lru_cache(maxsize=256)

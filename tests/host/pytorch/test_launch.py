@@ -188,6 +188,9 @@ def test_step_that_one_rank_skips(tmp_path, case, text):
     (("-n", 17, __file__), "Ring must have between 1 and 16 nodes, not 17"),
     (("--timeout", 5, __file__), "Slow ranks must be named after more than 0 seconds and before the timeout of"),
     (("--gradients", "mx10", __file__), "NodeConfig.gradients must be one of "),
+    (("--transport", "software", "--density", 0.5, __file__), "Option --density is for nodes, not for --transport "),
+    (("--transport", "software", "--gradients", "zero_value", __file__), "Gradients must be raw for --transport "),
+    (("--transport", "software", "--no-check", __file__), "Option --check is for gateware, not for --transport "),
 ])
 def test_bad_input(run, tmp_path, arguments, text):
     code, _, errors = run("launch", "--output", tmp_path, *arguments)
