@@ -25,6 +25,7 @@ from host.console import (
 from host.jobs.checks import gradient_codec
 from host.options import Option, Section, check_range, command, option
 from host.output import claim
+from host.pytorch.choice import LARGEST
 from host.pytorch.jobs import Kind, Options
 from host.pytorch.launch import LaunchError, launch
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
@@ -101,8 +102,9 @@ class BackendOptions(Section):
 class SimulationOptions(Section):
     """Options of the ring."""
 
-    transport: Kind = option(Kind.VERILATED, help="Ring of Verilated nodes, of golden models, or in software: "
-                                                  "the ranks themselves, for large models.")
+    transport: Kind | None = option(
+        None, help="Ring of Verilated nodes, of golden models, or in software, by the ranks themselves.",
+        shown_default=f"verilated; software if the first vector is longer than {LARGEST:,} elements")
     threads: Threads = None
     arithmetic: ArithmeticOption = Arithmetic.GATEWARE
     host_port: HostPort = False
@@ -112,10 +114,26 @@ class SimulationOptions(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("Link latency", self.link_latency, 1, MAX_LATENCY)
-        for name in () if self.transport is Kind.VERILATED else ("threads", "arithmetic", "host_port", "check"):
-            if getattr(self, name) != getattr(SimulationOptions, name):
-                raise ValueError(f"Option --{name.replace('_', '-')} is for gateware, not for --transport "
-                                 f"{self.transport}, which has no second witness: leave it out")
+        if self.transport in (Kind.GOLDEN, Kind.SOFTWARE) and (names := self.of_gateware):
+            raise ValueError(f"Option --{names[0].replace('_', '-')} is for gateware, not for --transport "
+                             f"{self.transport}, which has no second witness: leave it out")
+
+    @property
+    def of_gateware(self) -> list[str]:
+        """Names of the options that only simulations of gateware have, and that are not at their defaults."""
+        return [name for name in ("threads", "arithmetic", "host_port", "check")
+                if getattr(self, name) != getattr(SimulationOptions, name)]
+
+    def kind(self, formats: FormatOptions) -> Kind | None:
+        """Kind of ring, or None to choose it later. Raises ``ValueError`` if it does not support the formats."""
+        try:
+            if self.transport in (Kind.SOFTWARE, None):
+                check_software(formats)
+        except ValueError:
+            if self.transport is not None:
+                raise
+            return Kind.VERILATED
+        return Kind.VERILATED if self.transport is None and self.of_gateware else self.transport
 
 
 def check_software(formats: FormatOptions) -> None:
@@ -145,21 +163,21 @@ def launch_command(
         raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
     words = ranks.command(script)
     NodeConfig(gradients=formats.codec, weights=Weights(codec=formats.weights)).check_ring(ranks.nodes)
-    if simulation.transport is Kind.SOFTWARE:
-        check_software(formats)
-    simulated = simulation.transport is Kind.VERILATED
+    transport = simulation.kind(formats)
+    simulated = transport in (Kind.VERILATED, None)
     options = Options(nodes=ranks.nodes, gradients=formats.codec, weights=formats.weights, density=formats.density,
                       packed_state=formats.bf16_moments, check=simulation.check,
                       threads=thread_count(simulation.threads, ranks.nodes) if simulated else 1,
-                      arithmetic=simulation.arithmetic, transport=simulation.transport,
+                      arithmetic=simulation.arithmetic, transport=transport,
                       host_port=simulation.host_port, link_latency=simulation.link_latency)
     claim(output, files=FILES)
     begun = time.monotonic()
     with Progress(console) as progress:
         done = launch(words, options, patience=patience, replace=backend.replace is not None, announce=progress.stage,
                       say=progress.say)
-    report = build_report(options, done.jobs, gloo=done.server.gloo, backends=done.server.backends.values(),
-                          slow=done.server.slow, seconds=time.monotonic() - begun)
+    report = build_report(dataclasses.replace(options, transport=done.kind), done.jobs, gloo=done.server.gloo,
+                          backends=done.server.backends.values(), slow=done.server.slow,
+                          seconds=time.monotonic() - begun)
     paths = write_report(report, output)
     console.print(table(report))
     if backend.require_ring and not report["operations"]:

@@ -51,7 +51,7 @@ class Options:
     arithmetic: Arithmetic = Arithmetic.GATEWARE
     host_port: bool = False
     link_latency: int = LATENCY
-    transport: Kind = Kind.VERILATED
+    transport: Kind | None = Kind.VERILATED  # None to choose by the length of the first vector
 
 
 #: Maximum number of non-finite elements that a report lists.
@@ -209,7 +209,7 @@ class Jobs(Operations):
 
     def _open(self, request: Open) -> int:
         shape = self._shape(request.optimizers)
-        shape["transport"] = TransportName(self._options.transport.value)
+        shape["transport"] = TransportName((self._options.transport or Kind.VERILATED).value)
         begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MomentsWarning)  # the ranks have already issued the warning

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hdl.compression.registry import GRADIENT_CODECS
 from host.errors import ExpectedError
+from host.pytorch.choice import Choice
 from host.pytorch.jobs import Jobs, Kind, Operations, Options, WatchedJobs
 from host.pytorch.messages import ADDRESS, GRADIENTS, KEEPS, PACKED_STATE, REPLACE, SOFTWARE, STORE, WEIGHTS
 from host.pytorch.server import Patience, RingServer
@@ -116,6 +117,7 @@ class Launched(NamedTuple):
 
     jobs: Operations
     server: RingServer
+    kind: Kind
 
 
 @contextlib.contextmanager
@@ -146,7 +148,7 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
 
 def _of_software(options: Options) -> dict[str, str]:
     """Environment variables that make the ranks a ring in software, if this is asked for."""
-    if options.transport is not Kind.SOFTWARE:
+    if options.transport not in (Kind.SOFTWARE, None):
         return {SOFTWARE: "0"}
     return {SOFTWARE: "1", GRADIENTS: options.gradients, WEIGHTS: options.weights,
             PACKED_STATE: "1" if options.packed_state else "0"}
@@ -175,8 +177,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
-        jobs: Operations = (AnnouncedOperations(options, say) if options.transport is Kind.SOFTWARE else
-                            Jobs(options, stack, announce, say))
+        jobs = _operations(options, stack, announce, say)
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
                               end=lambda: _end(ranks, _GRACE), look=_LOOK)
@@ -191,12 +192,24 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
                 raise
             server.fail(server.error or "")  # also answers ranks that have sent requests since then
             _end(ranks, _GRACE)
-        jobs.spend(server.seconds)
+        chosen, kind = ((jobs.chosen, jobs.kind) if isinstance(jobs, Choice) else
+                        (jobs, options.transport or Kind.VERILATED))
+        chosen.spend(server.seconds)
         if server.error is not None:
             raise LaunchError(server.error)
         if (failure := _failure(ranks)) is not None:
             raise LaunchError(failure)
-        return Launched(jobs, server)
+        return Launched(chosen, server, kind)
+
+
+def _operations(options: Options, stack: contextlib.ExitStack, announce: Callable[[str], None],
+                say: Callable[[str], None]) -> Operations | Choice:
+    """Operations of the kind that the options name."""
+    if options.transport is None:
+        return Choice(options, stack, announce, say)
+    if options.transport is Kind.SOFTWARE:
+        return AnnouncedOperations(options, say)
+    return Jobs(options, stack, announce, say)
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:

@@ -72,7 +72,7 @@ def build_report(options: Options, jobs: Operations, *, gloo: dict[str, tuple[in
     return SCHEMA.report({
         "nodes": options.nodes,
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value,
-                    "transport": options.transport.value},
+                    "transport": (options.transport or Kind.VERILATED).value},
         "checked": options.check and options.transport is Kind.VERILATED,
         "levels": levels_of_ring(options.gradients, cut=options.density is None) if on_ring else [],
         "jobs": len(jobs),
@@ -112,7 +112,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             (f"… cycles of the host ports, {port}", count_text(figures["host_cycles"], count)),
             ("… link words each", f"{figures['words'] / count:,.0f}"),
             ("… … of raw words", ratio_text(figures["words"], figures["words_dense"])),
-            ("… density", shown(figures["density"], ".1%"))]
+            *([] if _in_software(report) else [("… density", shown(figures["density"], ".1%"))])]
     rows.append(("over the ring", f"{4 * report['words'] / 1e6:,.3f} MB"))
     if options["gradients"] == RAW and report["words_zero_value"]:
         rows.append(("… with gradients in zero_value", f"{4 * report['words_zero_value'] / 1e6:,.3f} MB, "

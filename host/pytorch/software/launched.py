@@ -1,6 +1,7 @@
 """Requests of one rank to a ring in software under the launcher, which compares all ranks' requests."""
 
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from host.pytorch.connection import Connection
@@ -15,7 +16,8 @@ __all__ = ["LaunchedClient", "announcement"]
 class LaunchedClient(SoftwareClient):
     """Operations of one rank, each of which begins after the launcher has heard the same from all ranks.
 
-    The launcher reports ranks that are late, differ or have ended, and writes the report.
+    The launcher reports ranks that are late, differ or have ended, and writes the report. It may answer that it
+    computes the sums itself, on simulated nodes: later requests are then sent to it.
 
     Parameters
     ----------
@@ -31,15 +33,25 @@ class LaunchedClient(SoftwareClient):
         super().__init__(**codecs)
         self._launcher = launcher
         self.gloo = launcher.gloo
+        self._on_nodes = False
 
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
         """Join the group of all ranks over a backend; repeated calls with the same backend have no effect."""
         self._launcher.join(rank, ranks, timeout, backend=backend)
 
+    def begin(self, request: Request | Save) -> "Future[Any]":
+        """Request an operation; return a future for its result."""
+        # A process group that is not the first one has no ring in software.
+        return self._launcher.begin(request) if self._ring is None else super().begin(request)
+
     def _execute(self, ring: RankRing, request: Request | Save) -> Any:
-        """Announce an operation, and do it unless the launcher raises an error on all ranks."""
-        seconds, self._launcher.seconds = self._launcher.seconds, 0.0
-        self._launcher.begin(announcement(request, ranks=ring.size, seconds=seconds)).result()
+        """Announce an operation, and do it unless the launcher does it, or raises an error on all ranks."""
+        if not self._on_nodes:
+            told = announcement(request, ranks=ring.size, seconds=self._launcher.seconds)
+            self._launcher.seconds = 0.0
+            self._on_nodes = bool(self._launcher.begin(told).result())
+        if self._on_nodes:
+            return self._launcher.begin(request).result()
         begun = time.perf_counter()
         try:
             return super()._execute(ring, request)

@@ -30,6 +30,8 @@ class AnnouncedOperations(Operations):
         """Record an operation that all ranks announce. Raises ``ValueError`` if their optimizers, weights or states
         differ, or if the job is impossible."""
         announcements = [request for request in requests if isinstance(request, Announce)]
+        if len(announcements) < len(requests):
+            raise ValueError("Process group of a ring in software must be the first one of the script")
         first = announcements[0]
         self.spend(max(request.seconds for request in announcements))
         self._note_nonfinite(announcements)

@@ -64,7 +64,7 @@ def test_record():
 @pytest.mark.parametrize(("changed", "text"), [
     ({"contents": "other"}, "Weights and state of rank 2 must be those of rank 0: broadcast them first, as "),
     ({"optimizers": (SGD(0.5),)}, "Optimizer of rank 2 must be that of rank 0, SGD("),
-    ({"present": ((False, True),)}, "Parameters of a group must all have a gradient on some rank, or none of them; a "),
+    ({"present": ((False, True),)}, "Parameters of a group must all have a gradient on some rank, or none of them; "),
 ])
 def test_differences(changed, text):
     """Ranks that differ get an error, and nothing is recorded."""
