@@ -1,6 +1,8 @@
 // Codec of blocks with a shared exponent, as in sim/golden/features/mx/block_format.py. constants.h defines the
 // format's parameters.
 
+#include <type_traits>
+
 #include "blocks.h"
 #include "constants.h"
 
@@ -13,21 +15,31 @@ constexpr int FAR = 26;  // a shift that rounds every significand to zero, even 
 constexpr float UNIT = 8388608;  // 2**23: adding it to a smaller number rounds the number to an integer
 
 static_assert(MAGNITUDE_BITS < 8 && SUBSETS % 8 == 0, "a code fits a byte, and differences fill bytes");
-static_assert(DIFFERENCE_BITS == 0 || (SUBSET == 2 && DIFFERENCE_BITS * SUBSETS <= 32),
-              "subsets are pairs, and the differences of a block fit a word");
+static_assert(DIFFERENCE_BITS * SUBSETS <= 64, "the differences of a block fit a number");
 static_assert(LOWEST >= 0, "blocks have exponents for all finite numbers");
 
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
+// Differences of a block, one after another. Vectors have more of the smaller type.
+typedef std::conditional<DIFFERENCE_BITS * SUBSETS <= 32, Word, std::uint64_t>::type Differences;
+
 // Compute the largest exponent of each subset, and store it for each element of the subset.
 INLINE void subset_peaks(const int* exponents, int* peaks) {
-    std::uint64_t pairs[BLOCK_ELEMENTS / 2];
-    std::memcpy(pairs, exponents, sizeof pairs);
-    // GCC has vector instructions for rotations of numbers, but not for a permutation of elements.
-    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS / 2; ++i) pairs[i] = pairs[i] >> 32 | pairs[i] << 32;
-    std::memcpy(peaks, pairs, sizeof pairs);
-    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = larger(peaks[i], exponents[i]);
+    VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = exponents[i];
+    for (int distance = 1; distance < SUBSET; distance *= 2) {
+        int others[BLOCK_ELEMENTS];
+        if (distance == 1) {
+            // GCC has vector instructions for rotations of numbers, but not for a permutation of elements.
+            std::uint64_t pairs[BLOCK_ELEMENTS / 2];
+            std::memcpy(pairs, peaks, sizeof pairs);
+            VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS / 2; ++i) pairs[i] = pairs[i] >> 32 | pairs[i] << 32;
+            std::memcpy(others, pairs, sizeof pairs);
+        } else {
+            VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) others[i] = peaks[i ^ distance];
+        }
+        VECTORIZE for (int i = 0; i < BLOCK_ELEMENTS; ++i) peaks[i] = larger(peaks[i], others[i]);
+    }
 }
 
 struct BlockFormat {
@@ -55,10 +67,10 @@ struct BlockFormat {
         header[0] = static_cast<Byte>(shared - LOWEST);
         if (DIFFERENCE_BITS) {
             subset_peaks(exponents, lowered);
-            Word differences = 0;
+            Differences differences = 0;
             VECTORIZE for (int i = 0; i < BLOCK; ++i) {
                 lowered[i] = smaller(shared - lowered[i], LARGEST_DIFFERENCE);
-                differences |= static_cast<Word>(lowered[i]) << i / SUBSET * DIFFERENCE_BITS;
+                differences |= static_cast<Differences>(lowered[i]) << i / SUBSET * DIFFERENCE_BITS;
             }
             std::memcpy(header + 1, &differences, HEADER - 1);
         }
@@ -93,7 +105,7 @@ struct BlockFormat {
     }
 
     INLINE void decode(const Byte* header, const int* codes, Word* x) {
-        Word differences = 0;
+        Differences differences = 0;
         std::memcpy(&differences, header + 1, HEADER - 1);
         const int shared = header[0] + LOWEST;
         const bool nan = header[0] == NAN_EXPONENT;

@@ -16,13 +16,13 @@ def source(codec: FixedCodec) -> FormatSource:
     Raises
     ------
     ValueError
-        Exponents, differences or codes do not fill bytes, a difference is not for two elements, or rounding is
-        stochastic.
+        Exponents, differences or codes do not fill bytes, the differences of a block have more than 64 bits, or
+        rounding is stochastic.
     """
     form = cast(BlockFormat, codec.format)
     if (form.rounding is not Rounding.NEAREST_EVEN or form.exponent_bits != 8 or form.code_bits > 8
-            or form.block % 8 or form.subsets % 8 or (form.difference_bits and form.subset != 2)):
-        raise ValueError(f"Format must have exponents of 8 bits, differences of pairs that fill bytes, codes of at "
+            or form.block % 8 or form.subsets % 8 or form.difference_bits * form.subsets > 64):
+        raise ValueError(f"Format must have exponents of 8 bits, differences that fill at most 8 bytes, codes of at "
                          f"most 8 bits and rounding to nearest even to have kernels, not {form!r}")
     return FormatSource(path=Path(__file__).parent / "block_format.cpp", constants={
         "BLOCK_ELEMENTS": form.block,
