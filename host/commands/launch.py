@@ -22,12 +22,14 @@ from host.console import (
     shown,
     thread_count,
 )
+from host.gradients.files import check_folder, recorded_files
 from host.jobs.checks import gradient_codec
 from host.options import Option, Section, check_range, command, option
 from host.output import claim
 from host.pytorch.choice import LARGEST
 from host.pytorch.jobs import Kind, Options
 from host.pytorch.launch import LaunchError, launch
+from host.pytorch.messages import RECORD
 from host.pytorch.report import FILES, build_report, table, verdict, write_report
 from host.pytorch.server import Patience
 from host.pytorch.software.codecs import kernels_of
@@ -154,6 +156,9 @@ def launch_command(
                                                 show_default=False)],
     ranks: RankOptions, formats: FormatOptions, patience: Patience, backend: BackendOptions,
     simulation: SimulationOptions,
+    record_gradients: Annotated[Path | None, Option(
+        "New folder for samples of each rank's gradients, at most 64 MB in all, which 'gradring lab formats' reads.",
+        shown_default="not recorded")] = None,
     output: Annotated[Path, Option(f"Folder for {', '.join(FILES)}.", shown_default="build/launch")] =
         toolchain.BUILD / "launch",
 ) -> None:
@@ -170,11 +175,14 @@ def launch_command(
                       threads=thread_count(simulation.threads, ranks.nodes) if simulated else 1,
                       arithmetic=simulation.arithmetic, transport=transport,
                       host_port=simulation.host_port, link_latency=simulation.link_latency)
+    variables = {} if record_gradients is None else {RECORD: str(record_gradients.resolve())}
+    if record_gradients is not None:
+        check_folder(record_gradients, "--record-gradients")
     claim(output, files=FILES)
     begun = time.monotonic()
     with Progress(console) as progress:
-        done = launch(words, options, patience=patience, replace=backend.replace is not None, announce=progress.stage,
-                      say=progress.say)
+        done = launch(words, options, patience=patience, replace=backend.replace is not None, variables=variables,
+                      announce=progress.stage, say=progress.say)
     report = build_report(dataclasses.replace(options, transport=done.kind), done.jobs, gloo=done.server.gloo,
                           backends=done.server.backends.values(), slow=done.server.slow,
                           seconds=time.monotonic() - begun)
@@ -184,3 +192,7 @@ def launch_command(
         raise LaunchError(verdict(report).rstrip("."))
     console.print(verdict(report), soft_wrap=True)
     console.print(" · ".join(map(shown, paths)), soft_wrap=True)
+    if record_gradients is not None:
+        sizes = [file.stat().st_size for file in recorded_files(record_gradients)]
+        console.print(f"{len(sizes):,} files of gradients, {sum(sizes) / 1e6:,.1f} MB: gradring lab formats "
+                      f"--gradients {shown(record_gradients)}", soft_wrap=True)

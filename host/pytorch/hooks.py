@@ -10,6 +10,7 @@ parameter. DDP sums a bucket without regard to its parameters, and changes the b
 hook can access the parameters.
 """
 
+import atexit
 import dataclasses
 import functools
 import itertools
@@ -27,13 +28,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from host.driver.memory import aligned
-from host.pytorch import ownership
+from host.pytorch import ownership, recording
 from host.pytorch.client import client
 from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
 from host.pytorch.nonfinite import first_nonfinite
 
-__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "local_gradients", "parameter_name",
-           "passes_of"]
+__all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "in_module", "install", "local_gradients",
+           "parameter_name", "passes_of", "record_sum"]
 
 
 @dataclasses.dataclass
@@ -143,6 +144,7 @@ class Reduction:
         self.passes = Passes()  # counts of the module's passes that sum gradients
         self._order = WeakTensorKeyDictionary()  # start of each parameter if nothing is kept back
         self._compares = False  # whether the next request must contain checksums
+        self._recorded = recording.source("module")
         # State and hook that the script has registered, if any.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
@@ -151,6 +153,8 @@ class Reduction:
         if not bucket.index():
             self.passes.backward += 1
             self._compares = self.passes.backward % INTERVAL == 1
+        if self._recorded is not None and recording.is_sampled(self.passes.backward):
+            self._record(self._recorded, bucket)
         parameters, buffer = bucket.parameters(), bucket.buffer()
         owned = [ownership.is_owned(parameter) for parameter in parameters]
         ring = self._group.name() == RING
@@ -173,6 +177,18 @@ class Reduction:
         if rest:
             self._average(*zip(*rest, strict=True))
         return _done(buffer)
+
+    def _record(self, source: recording.Source, bucket: dist.GradBucket) -> None:
+        """Record elements of a bucket's gradients."""
+        module = self._module()
+        named = [] if module is None else list(module.module.named_parameters())
+        names = {id(parameter): name for name, parameter in named}
+        source.add(self.passes.backward, (
+            (names.get(id(parameter)) or self.name_of(parameter), gradient)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)),
+            parameters=len(named))
+        if bucket.is_last():
+            source.write()
 
     def _average(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """Replace the gradients of some parameters by their averages over the ring.
@@ -288,6 +304,28 @@ def parameter_name(parameter: torch.Tensor) -> str:
     return f"parameter of shape {tuple(parameter.shape)}" if reduction is None else reduction.name_of(parameter)
 
 
+def in_module(parameter: torch.Tensor) -> bool:
+    """Return whether a parameter is in a DistributedDataParallel module."""
+    return _of_parameter.get(parameter, lambda: None)() is not None
+
+
+@functools.cache
+def _sums() -> recording.Source | None:
+    """Source of the vectors that the script sums itself. Those of the last step are written when the script ends."""
+    source = recording.source("sums")
+    if source is not None:
+        atexit.register(source.write, wait=True)
+    return source
+
+
+def record_sum(tensor: torch.Tensor) -> None:
+    """Record elements of a vector that the script sums itself, after its first backward pass, if gradients must be
+    recorded and there has been no DistributedDataParallel module."""
+    source = _sums()
+    if source is not None and OTHERS.backward and not recording.has_sources("module"):
+        source.add_sum(OTHERS.backward, tensor)
+
+
 def _check_join(module: Any) -> None:
     """Raise ``ValueError`` if means cannot be computed over ranks with different numbers of inputs."""
     if any(ownership.is_owned(parameter) for parameter in module.module.parameters()):
@@ -352,6 +390,7 @@ def install(*, keeps: bool) -> None:
             return
         take(self, self.process_group, _BUILTIN[comm_hook_type])
 
+    recording.recorder()  # raises an error if gradients must be recorded and cannot be
     DistributedDataParallel._pre_forward = counted(DistributedDataParallel._pre_forward)
     DistributedDataParallel.register_comm_hook = register_hook
     DistributedDataParallel._register_builtin_comm_hook = register_builtin

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,7 +122,7 @@ class Launched(NamedTuple):
 
 @contextlib.contextmanager
 def _ranks(script: Sequence[str], options: Options, address: Path,
-           *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
+           *, replace: bool, variables: Mapping[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Context manager that starts the processes of all ranks and ends them when its block is left."""
     codec = GRADIENT_CODECS[options.gradients]
     keeps = options.density is not None or not (codec.exact or codec.agreed)
@@ -131,7 +131,8 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
         with socket.create_server(("127.0.0.1", 0)) as store:
             # Rank 0 serves PyTorch's store on this socket, since a port that is free now may be taken later. PyTorch
             # treats it as a store provided by the launcher.
-            environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
+            environment = {**os.environ, **variables, "WORLD_SIZE": str(options.nodes),
+                           "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
                            KEEPS: "1" if keeps else "0", REPLACE: "1" if replace else "0", STORE: str(store.fileno())}
@@ -166,14 +167,16 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 
 
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
-           replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
+           replace: bool = False, variables: Mapping[str, str] | None = None,
+           announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
     """Run a script once per node, and serve its ranks until all have ended. Raises ``LaunchError`` if a rank has
     ended with an error, after all other ranks have ended.
 
     ``script`` is the script and its arguments, or ``-m``, a module and its arguments. With ``replace``, the ring
-    replaces the gloo backend if it is requested by name. ``announce`` is called with the name of each stage of a
-    build as it begins, and ``say`` with lines about slow ranks and jobs.
+    replaces the gloo backend if it is requested by name. ``variables`` are additional environment variables of the
+    ranks. ``announce`` is called with the name of each stage of a build as it begins, and ``say`` with lines about
+    slow ranks and jobs.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
@@ -184,7 +187,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         patience = patience or Patience()
         server = RingServer(folder / "ring", ranks=options.nodes, jobs=watched, patience=patience, say=say)
         stack.callback(server.close)
-        ranks += stack.enter_context(_ranks(script, options, folder / "ring", replace=replace))
+        ranks += stack.enter_context(_ranks(script, options, folder / "ring", replace=replace,
+                                           variables=variables or {}))
         try:
             _serve(server, ranks, Arrivals(server, ranks, patience, say))
         except EndedError:

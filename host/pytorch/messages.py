@@ -13,9 +13,9 @@ import numpy.typing as npt
 from host.sockets.format import Dimensions, Registry, Within
 from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["ADDRESS", "GRADIENTS", "KEEPS", "MESSAGES", "PACKED_STATE", "REPLACE", "RING", "SOFTWARE", "STORE",
-           "WEIGHTS", "AllReduce", "Announce", "Answer", "Asked", "Buffers", "Failed", "Hello", "Leave", "Listen",
-           "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector", "difference_text"]
+__all__ = ["ADDRESS", "GRADIENTS", "KEEPS", "MESSAGES", "PACKED_STATE", "RECORD", "REPLACE", "RING", "SOFTWARE",
+           "STORE", "WEIGHTS", "AllReduce", "Announce", "Answer", "Asked", "Buffers", "Failed", "Hello", "Leave",
+           "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector", "difference_text"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -30,6 +30,8 @@ RING = "gradring"
 ADDRESS = "GRADRING_ADDRESS"
 #: Set to 1 if nodes hold back parts of gradients and add them to later gradients.
 KEEPS = "GRADRING_KEEPS"
+#: Folder for recorded gradients, which scripts without a launcher have as well.
+RECORD = "GRADRING_RECORD_GRADIENTS"
 #: Set to 1 to replace the gloo backend by the ring where a script requests gloo by name.
 REPLACE = "GRADRING_REPLACE"
 #: Set to 1 if the ranks are themselves a ring in software, and only announce their operations to the launcher.

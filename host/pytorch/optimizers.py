@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from host.jobs.checks import groups_of
-from host.pytorch import ownership
+from host.pytorch import ownership, recording
 from host.pytorch.client import client
-from host.pytorch.hooks import parameter_name, passes_of
+from host.pytorch.hooks import in_module, parameter_name, passes_of
 from host.pytorch.messages import Made, Open, Save, Step, Vector
 from host.pytorch.nonfinite import first_nonfinite
 from host.training import optimizers
@@ -89,6 +89,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
         self._known: Vector | None = None  # weights that are stored on the nodes
+        self._recorded = recording.source("optimizer")
         self._given: dict[str, Any] | None = None  # state that has not been sent to the nodes yet
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -163,6 +164,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._check_parameters()
         self._steps += 1
+        if self._recorded is not None and recording.is_sampled(self._steps):
+            self._record(self._recorded)
         made = self._made()
         used = tuple(self._of(group) for group in self.param_groups)
         if self._job is None:
@@ -182,6 +185,14 @@ class _NodeOptimizer(torch.optim.Optimizer):
         assert self._known is not None
         self._spread(self._known, lambda parameter, values: parameter.copy_(values))
         return loss
+
+    def _record(self, source: recording.Source) -> None:
+        """Record elements of gradients, except those that a DDP module records."""
+        gradients = [(f"group {number}, parameter {index}", parameter.grad)
+                     for number, group in enumerate(self._parameters)
+                     for index, parameter in enumerate(group) if not in_module(parameter)]
+        source.add(self._steps, gradients, parameters=len(gradients))
+        source.write()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in the format of ``torch.optim``, with the extra state of the nodes under ``gradring``.

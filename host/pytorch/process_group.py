@@ -24,6 +24,7 @@ from torch.futures import Future
 
 from host.pytorch.client import client
 from host.pytorch.connection import Connection
+from host.pytorch.hooks import record_sum
 from host.pytorch.messages import RING, AllReduce
 
 __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "answer_for_gloo", "create", "install"]
@@ -202,6 +203,7 @@ class RingGroup(GlooGroup):
         average = self.size() if operation == dist.ReduceOp.AVG else 1
         parts = []
         for tensor in filter(torch.Tensor.numel, tensors):
+            record_sum(tensor)
             values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
             parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values, group=self.number))))
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hdl.registry import FEATURES
+from host.gradients.files import addends_of, load
 from tests.host.pytorch.commands import SCRIPTS, launch
 
 pytest.importorskip("torch")
@@ -56,26 +57,46 @@ def torchrun(*arguments, expect=0, **environment):
 def test_torchrun(tmp_path):
     """The script ends with the same weights and state under torchrun, and under the launcher, as on golden nodes.
 
-    The launcher's reports have the same words and modelled cycles.
+    The launcher's reports have the same words and modelled cycles, and recorded gradients are the same.
     """
-    codec, results, reports = "mx9" if "mx" in FEATURES else "raw", [], []
+    codec, results, reports, prints = "mx9" if "mx" in FEATURES else "raw", [], [], []
     for run in ("golden", "software", "torchrun"):
         arguments = (SCRIPTS / "in_software.py", tmp_path / f"{run}.json")
+        record = tmp_path / f"{run}_gradients"
         if run == "torchrun":
-            torchrun(*arguments, GRADRING_GRADIENTS=codec)
+            torchrun(*arguments, GRADRING_GRADIENTS=codec, GRADRING_RECORD_GRADIENTS=str(record))
         else:
             printed, _ = launch("-n", 3, "--transport", run, "--gradients", codec, "--output", tmp_path / run,
-                                *arguments)
+                                "--record-gradients", record, *arguments)
+            prints.append(printed)
             reports.append(json.loads((tmp_path / run / "report.json").read_text(encoding="utf-8"))["per_operation"])
         results.append(json.loads((tmp_path / f"{run}.json").read_text(encoding="utf-8")))
     assert results[1:] == results[:1] * 2
     assert results[0]["ranks"] == [results[0]["ranks"][0]] * 3
-    assert "Computed by the ranks with compiled kernels: no node was simulated, and cycles are modelled." in printed
+    assert "Computed by the ranks with compiled kernels: no node was simulated, and cycles are modelled." in prints[1]
     of_data = {"seconds", "words_zero_value", "sent", "nonzeros", "density"}
     golden, software = ([{name: value for name, value in row.items() if name not in of_data} for row in rows]
                         for rows in reports)
     assert software == golden
     assert len(golden) > 10
+    for run, printed in (("software", prints[1]), ("torchrun", None)):
+        _check_gradients(printed, tmp_path / f"{run}_gradients", tmp_path / "golden_gradients")
+
+
+def _check_gradients(printed, launched, other):
+    """Both runs have recorded the same gradients, in three modules, three steps and three ranks."""
+    size = sum(path.stat().st_size for path in launched.iterdir()) / 1e6
+    assert printed is None or printed.endswith(f"27 files of gradients, {size:.1f} MB: gradring lab formats --gradients {launched}\n")
+    samples = [load(folder) for folder in (launched, other)]
+    assert len(samples[0]) == len(samples[1]) == 27 * 6
+    for first, second in zip(*samples, strict=True):
+        assert first.place == second.place
+        assert first.values.tobytes() == second.values.tobytes()
+    assert {sample.parameter for sample in samples[0]} == {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight",
+                                                           "3.bias"}
+    addends = addends_of(samples[0])
+    assert len(addends) == 9 * 6
+    assert all(len({row.tobytes() for row in each.values}) == 3 for each in addends if each.parameter == "3.weight")
 
 
 @pytest.fixture(scope="module")
