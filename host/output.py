@@ -27,7 +27,8 @@ from typing import Any, BinaryIO
 
 from sim import json_files
 
-__all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
+__all__ = ["PREVIOUS", "OutputError", "claim", "json_bytes", "prepare", "release", "replacing", "write_bytes",
+           "write_json"]
 
 #: Subfolder of a run's folder that holds the results of the previous run.
 PREVIOUS = "previous"
@@ -247,7 +248,11 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def json_bytes(value: Any, *, indent: int | None = 2) -> bytes:
+    """Encode a value as JSON that ends with a newline; for non-finite numbers, see :func:`sim.json_files.finite`."""
+    return (json.dumps(json_files.finite(value), indent=indent, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, indented by two spaces and ending with a newline. See :func:`replacing`; for non-finite
-    numbers, see :func:`sim.json_files.finite`."""
-    write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())
+    """Write a value as JSON, indented by two spaces. See :func:`replacing` and :func:`json_bytes`."""
+    write_bytes(path, json_bytes(value))

@@ -7,7 +7,6 @@ source, and every file can be read without the others.
 
 import dataclasses
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from hdl.group import GROUP
 from host.archives import Kind, read_arrays
 from host.gradients.choice import Run
-from host.output import OutputError, prepare, replacing
+from host.output import OutputError, json_bytes, prepare, replacing
 from host.printable import one_line
 from sim import json_files
 from sim.fields import integer, pair, record, several, text
@@ -113,7 +112,7 @@ def save(path: Path, samples: Iterable[Sample]) -> None:
     about = {"version": _VERSION, "samples": [
         {"source": sample.source, "parameter": sample.parameter, "shape": [*sample.shape], "step": sample.step,
          "rank": sample.rank, "ranks": sample.ranks, "runs": [[*run] for run in sample.runs]} for sample in samples]}
-    data = json.dumps(about, separators=(",", ":"), allow_nan=False).encode()
+    data = json_bytes(about, indent=None)
     values = np.concatenate([np.zeros(0, np.float32), *(sample.values for sample in samples)])
     with replacing(path) as file:
         np.savez_compressed(file, about=np.frombuffer(data, np.uint8), values=values)
@@ -207,7 +206,7 @@ class Addends:
 
 
 def addends_of(samples: Iterable[Sample]) -> list[Addends]:
-    """Return the gradients that ranks sum, without those that lack a rank, as after a run that was stopped."""
+    """Return the gradients that ranks sum. A gradient that lacks a rank, as after a run was stopped, is omitted."""
     result = []
     ordered = sorted(samples, key=lambda sample: sample.place)
     for (source, parameter, step), group in itertools.groupby(ordered, key=lambda sample: sample.place[:3]):

@@ -37,6 +37,8 @@ LABS = {
     "learning": Entry("host.labs.learning.lab", "learning_lab",
                       "Compare test accuracies by schedule or by format, on golden nodes.",
                       features=("quorum",)),
+    "formats": Entry("host.labs.formats.lab", "formats_lab",
+                     "Compare errors of gradient formats for Gaussian numbers and for recorded gradients."),
     "centroids": Entry("host.labs.centroids.lab", "centroids_lab",
                        "Train tables of centroids on a ring, and compare their accuracy with dense weights.",
                        features=("codebook_layers", "compute", "programs")),

@@ -187,7 +187,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def _record(self, source: recording.Source) -> None:
-        """Record elements of gradients, except those that a DDP module records."""
+        """Record elements of gradients, unless a DDP module records them."""
         gradients = [(f"group {number}, parameter {index}", parameter.grad)
                      for number, group in enumerate(self._parameters)
                      for index, parameter in enumerate(group) if not in_module(parameter)]

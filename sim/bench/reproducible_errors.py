@@ -6,7 +6,7 @@ covers sums on a ring with its codecs.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from sim.golden import ring
 from sim.golden.codecs import CODECS
 from sim.golden.features.reproducible.sums import sum_of
 
-__all__ = ["COUNTS", "DISTRIBUTIONS", "WIDTHS", "errors", "table"]
+__all__ = ["COUNTS", "DISTRIBUTIONS", "WIDTHS", "errors", "line", "sums", "table"]
 
 Addends = npt.NDArray[np.float32]
 
@@ -41,14 +41,18 @@ def _on_ring(codec: str, addends: Addends) -> npt.NDArray[np.uint32]:
                            residuals=np.zeros(addends.shape, np.uint32))[0]
 
 
+def sums(addends: Addends) -> dict[str, Addends]:
+    """Sums of the rows of ``addends``, by format."""
+    functions = {**{codec: functools.partial(_on_ring, codec) for codec in ON_RING},
+                 **{f"width {width}": functools.partial(_reproducible, width) for width in WIDTHS}}
+    return {name: of(addends).view(np.float32) for name, of in functions.items()}
+
+
 def errors(distribution: str, count: int) -> dict[str, float]:
     """Relative squared error of sums of ``count`` addends, by format."""
     addends = DISTRIBUTIONS[distribution](np.random.default_rng(count), (count, ELEMENTS))
     exact = addends.astype(np.float64).sum(axis=0)
-    sums = {**{codec: functools.partial(_on_ring, codec) for codec in ON_RING},
-            **{f"width {width}": functools.partial(_reproducible, width) for width in WIDTHS}}
-    return {name: float((((of(addends).view(np.float32) - exact) ** 2).sum()) / (exact ** 2).sum())
-            for name, of in sums.items()}
+    return {name: float(((total - exact) ** 2).sum() / (exact ** 2).sum()) for name, total in sums(addends).items()}
 
 
 def _reproducible(width: int, addends: Addends) -> npt.NDArray[np.uint32]:
@@ -62,10 +66,13 @@ def table() -> Iterator[str]:
     yield f"|---|---:|{'---:|' * len(names)}"
     for distribution in DISTRIBUTIONS:
         for count in COUNTS:
-            row = errors(distribution, count)
-            yield f"| {distribution} | {count} | {' | '.join(f'{row[name]:.1e}' for name in names)} |"
+            yield line(distribution, count, errors(distribution, count))
+
+
+def line(numbers: str, count: int, row: Mapping[str, float]) -> str:
+    """Line of the table, for errors by format."""
+    return f"| {numbers} | {count} | {' | '.join(f'{error:.1e}' for error in row.values())} |"
 
 
 if __name__ == "__main__":
-    for line in table():
-        print(line)
+    print("\n".join(table()))

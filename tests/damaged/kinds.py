@@ -24,6 +24,7 @@ from host.features.streaming.edits import Kind as EditKind
 from host.features.streaming.edits import Structure, read_log
 from host.features.streaming.node_run import StreamingCheckpointer
 from host.features.streaming.run import GoldenStreaming
+from host.gradients import files as gradients
 from host.labs.centroids import lab as centroid_tables
 from host.labs.late import lab as late
 from host.labs.memory import lab as memory
@@ -78,6 +79,12 @@ def network(**options: Any) -> Any:
     layers = [FloatLayer(generator.standard_normal((outputs, inputs)), generator.standard_normal(outputs))
               for inputs, outputs in ((64, 8), (8, 10))]
     return quantize(layers, few().train_x, QuantizationConfig(**options), input_scale=1 / 16)
+
+
+def write_gradients(path: Path) -> None:
+    gradients.save(path, [gradients.Sample(
+        source="module0", parameter=f"{name}.weight", shape=(10, 10), step=4, rank=rank, ranks=2, runs=[(0, 64)],
+        values=np.arange(64, dtype=np.float32)) for name in range(3) for rank in range(2)])
 
 
 def write_onnx(path: Path) -> None:
@@ -258,6 +265,8 @@ KINDS = {
     "weights": Kind("weights.npz", write_weights, read_weights, ARCHIVE),
     "quantised model": Kind("model.npz", lambda path: model_files.save(network(per_channel=True), path),
                             model_files.load, ARCHIVE),
+    "recorded gradients": Kind("gradients.npz", write_gradients, lambda path: [
+        dataclasses.asdict(sample) for sample in gradients.load(path)], ARCHIVE),
     "ONNX model": Kind("model.onnx", write_onnx, read_onnx, ANY, needs="onnx"),
     "log of edits": Kind("edits.json", write_edits, lambda path: streaming_experiment.replay_log(
         few(), read_log(path)),

@@ -14,6 +14,7 @@ from sim.golden.features.mx.block_format import Rounding
 from sim.golden.features.mx.microscaling import Microscaling
 from sim.golden.features.mx.random_bits import RANDOM_BITS, STATE_BITS, RandomBits, random_state
 from sim.golden.features.mx.shared_exponent import SharedExponent
+from tests.recorded import MODELS, gradients
 from tests.refusals import refused, refuses
 from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
@@ -298,6 +299,19 @@ def test_qsnr(mantissa, two_levels, flat, seed):
     assert got[0] - got[1] >= 3
     assert abs(got[0] - two_levels) < 0.2
     assert abs(got[1] - flat) < 0.2
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("mantissa", "two_levels", "flat"), [(7, 46.5, 42.8), (4, 28.3, 24.7), (2, 15.7, 12.5)])
+def test_qsnr_of_recorded_gradients(mantissa, two_levels, flat, model):
+    """The median of recorded gradients is at least that of Gaussian numbers, and at most 1.5 dB above; the second
+    level of exponents gains 2.5 dB or more."""
+    values, starts = gradients(model).vector()
+    got = [np.median([_qsnr(SharedExponent(mantissa_bits=mantissa, difference_bits=bits), part)
+                      for part in np.split(values, starts[1:])]) for bits in (1, 0)]
+    assert got[0] - got[1] >= 2.5
+    assert -0.1 < got[0] - two_levels < 1
+    assert -0.1 < got[1] - flat < 1.5
 
 
 # --- parameters of gateware and model

@@ -10,6 +10,7 @@ import pytest
 from sim.golden.features.mx.block_format import Blocks
 from sim.golden.features.nvfp4.nvfp4 import NVFP4
 from tests.nvfp4 import every_place
+from tests.recorded import gradients
 from tests.refusals import refuses
 from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
@@ -194,3 +195,11 @@ def test_qsnr(power, expected):
     """Gaussian numbers of various standard deviations give known signal-to-error ratios at tensor scale 1."""
     values = np.random.default_rng(1).standard_normal(1 << 18) * 2.0 ** power
     assert abs(_qsnr(values.astype(np.float32)) - expected) < 0.1
+
+
+@pytest.mark.parametrize(("model", "plain", "scaled"), [("digits", 17.9, 20.4), ("text", 2.3, 20.4)])
+def test_qsnr_of_recorded_gradients(model, plain, scaled):
+    """The median of recorded gradients is that of Gaussian numbers only if they are scaled to the range of scales."""
+    for scale, expected in ((1, plain), (1024, scaled)):
+        values, starts = gradients(model, scale=scale).vector()
+        assert abs(np.median([_qsnr(part) for part in np.split(values, starts[1:])]) - expected) < 0.1

@@ -20,6 +20,7 @@ from sim.golden.features.reproducible.sums import (
     special_flags,
     sum_of,
 )
+from tests.recorded import MODELS, gradients
 
 #: Relative squared errors for sums of Gaussian numbers, keyed by width and number of addends: design figures.
 ERRORS = {32: {2: 7.7e-16, 4: 6.8e-16, 8: 6.5e-16, 16: 7.0e-16, 32: 9.1e-16},
@@ -207,6 +208,20 @@ def test_errors(width):
         exact = values.astype(np.float64).sum(axis=0)
         error = sum_of(values.view(np.uint32), width=width).view(np.float32) - exact
         assert (error ** 2).sum() / (exact ** 2).sum() < 1.2 * figure, count
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("width", ERRORS)
+def test_errors_of_recorded_gradients(width, model):
+    """The median error of sums of recorded gradients is below 1.2 times that of four Gaussian addends; the largest
+    error is below 6 times that."""
+    rows, starts = gradients(model).rows()
+    total = sum_of(rows.view(np.uint32), width=width).view(np.float32)
+    exact = rows.astype(np.float64).sum(axis=0)
+    errors = [((total - exact)[part] ** 2).sum() / (exact[part] ** 2).sum()
+              for part in map(slice, starts, [*starts[1:], None])]
+    assert np.median(errors) < 1.2 * ERRORS[width][4]
+    assert max(errors) < 6 * ERRORS[width][4]
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
