@@ -40,7 +40,7 @@ def test_one_package(wheel):
         assert file.read(top) == b"gradring\n"
         sources = {path.relative_to(ROOT).as_posix() for folder in (*setup.PACKAGES, setup.EXAMPLES)
                    for path in (ROOT / folder).rglob("*")
-                   if path.suffix in (".py", ".cpp", ".h", ".html", ".csv", ".v", ".sv")}
+                   if path.suffix in (".py", ".cpp", ".h", ".html", ".csv", ".npz", ".v", ".sv")}
         sources |= {f"torch/{path.name}" for path in (ROOT / "gradring" / "torch").glob("*.py")}
         assert sources == {name.removeprefix("gradring/") for name in names if name.startswith("gradring/") and
                            name.count("/") > 1}
