@@ -1,6 +1,6 @@
 """Files of recorded gradients.
 
-A file is a compressed npz archive without pickles. Its array ``about`` is JSON as bytes, which describes each sample,
+A file is an npz archive without pickles. Its array ``about`` is JSON as bytes, which describes each sample,
 and its array ``values`` has the elements of all samples as float32. A folder has one file for each step, rank and
 source, and every file can be read without the others.
 """
@@ -106,7 +106,7 @@ def check_folder(folder: Path, name: str) -> None:
                          f"choose another folder")
 
 
-def save(path: Path, samples: Iterable[Sample]) -> None:
+def save(path: Path, samples: Iterable[Sample], *, compressed: bool = False) -> None:
     """Write samples to a file, completely or not at all. Raises ``OutputError`` if the file cannot be written."""
     samples = list(samples)
     about = {"version": _VERSION, "samples": [
@@ -115,7 +115,7 @@ def save(path: Path, samples: Iterable[Sample]) -> None:
     data = json_bytes(about, indent=None)
     values = np.concatenate([np.zeros(0, np.float32), *(sample.values for sample in samples)])
     with replacing(path) as file:
-        np.savez_compressed(file, about=np.frombuffer(data, np.uint8), values=values)
+        (np.savez_compressed if compressed else np.savez)(file, about=np.frombuffer(data, np.uint8), values=values)
 
 
 def load(path: Path | str) -> list[Sample]:
@@ -220,7 +220,7 @@ def addends_of(samples: Iterable[Sample]) -> list[Addends]:
 
 
 def merge(source: Path, target: Path, *, steps: Sequence[int] | None = None, runs: int | None = None) -> None:
-    """Write the samples of a folder to one file.
+    """Write the samples of a folder to one compressed file.
 
     Parameters
     ----------
@@ -237,4 +237,4 @@ def merge(source: Path, target: Path, *, steps: Sequence[int] | None = None, run
             kept = list(sample.runs)[:runs]
             samples.append(dataclasses.replace(sample, runs=kept,
                                                values=sample.values[:sum(count for _, count in kept)]))
-    save(target, samples)
+    save(target, samples, compressed=True)
