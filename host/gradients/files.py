@@ -77,7 +77,7 @@ class Sample:
     values: Vector
 
     @property
-    def place(self) -> tuple[str, str, int, int]:
+    def key(self) -> tuple[str, str, int, int]:
         """Source, parameter, step and rank."""
         return self.source, self.parameter, self.step, self.rank
 
@@ -142,10 +142,10 @@ def load(path: Path | str) -> list[Sample]:
         read = _read(file, left)
         samples += read
         left -= sum(sample.values.nbytes for sample in read)
-    if len({sample.place for sample in samples}) < len(samples):
+    if len({sample.key for sample in samples}) < len(samples):
         raise ValueError(f"{path} must have each parameter once for each step and rank: it has the files of several "
                          f"recordings, or one that is damaged")
-    return sorted(samples, key=lambda sample: sample.place)
+    return sorted(samples, key=lambda sample: sample.key)
 
 
 def _read(path: Path, largest: int) -> list[Sample]:
@@ -208,8 +208,8 @@ class Addends:
 def addends_of(samples: Iterable[Sample]) -> list[Addends]:
     """Return the gradients that ranks sum. A gradient that lacks a rank, as after a run was stopped, is omitted."""
     result = []
-    ordered = sorted(samples, key=lambda sample: sample.place)
-    for (source, parameter, step), group in itertools.groupby(ordered, key=lambda sample: sample.place[:3]):
+    ordered = sorted(samples, key=lambda sample: sample.key)
+    for (source, parameter, step), group in itertools.groupby(ordered, key=lambda sample: sample.key[:3]):
         ranks = list(group)
         if [sample.rank for sample in ranks] != list(range(ranks[0].ranks)) or len(
                 {(tuple(sample.runs), sample.shape) for sample in ranks}) > 1:

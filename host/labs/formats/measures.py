@@ -66,9 +66,9 @@ class Gradients:
         finite = [sample for sample in samples if np.isfinite(sample.values).all()]
         self.not_finite = len(samples) - len(finite)
         every = -(-sum(len(sample.values) for sample in finite) // MAX_ELEMENTS)
-        places = list(dict.fromkeys(sample.place[:3] for sample in finite))
-        kept = set(places[::max(every, 1)])
-        measured = [sample for sample in finite if sample.place[:3] in kept]
+        keys = list(dict.fromkeys(sample.key[:3] for sample in finite))
+        kept = set(keys[::max(every, 1)])
+        measured = [sample for sample in finite if sample.key[:3] in kept]
         self.left_out = len(finite) - len(measured)
         self.samples = [sample for sample in measured if sample.values.any()]
         self.ranks = max((sample.ranks for sample in measured), default=0)
@@ -162,9 +162,9 @@ def by_parameter(name: str, gradients: Gradients) -> Iterator[tuple[str, str, fl
     """Yield the source and name of each parameter, its median QSNR, and the fraction of elements that become zero, in
     ascending order of QSNR."""
     recorded, _ = coding_of(name, gradients)
-    places: dict[tuple[str, str], list[int]] = {}
+    keys: dict[tuple[str, str], list[int]] = {}
     for index, sample in enumerate(gradients.samples):
-        places.setdefault(sample.place[:2], []).append(index)
+        keys.setdefault(sample.key[:2], []).append(index)
     rows = [(source, parameter, float(np.median(recorded.qsnr[indices])), float(recorded.zeros[indices].mean()))
-            for (source, parameter), indices in places.items()]
+            for (source, parameter), indices in keys.items()]
     yield from sorted(rows, key=lambda row: row[2])

@@ -1,9 +1,11 @@
 """Two small models that are trained with DDP, from which the recorded gradients of this folder come.
 
-``python -m host.labs.formats.record`` trains them on four ranks and records their gradients.
+``python -m host.labs.formats.record`` trains them on four ranks and records their gradients. ``torchrun
+--nproc-per-node 4 -m host.labs.formats.models text 1024`` trains the text model with a loss scale.
 """
 
 import itertools
+import statistics
 import sys
 from collections.abc import Iterator
 
@@ -17,10 +19,10 @@ from host.models.digits import digits
 from host.models.text import ALPHABET, topics
 from host.pytorch.backend import register
 
-__all__ = ["STEPS", "CharacterModel", "main"]
+__all__ = ["LAST", "STEPS", "CharacterModel", "main"]
 
-#: Number of steps of each model.
-STEPS = 256
+#: Number of steps of each model, and number of the last steps over which the loss is averaged.
+STEPS, LAST = 256, 50
 _CONTEXT, _WIDTH, _HEADS, _LAYERS, _BATCH = 32, 64, 4, 2, 16
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -46,7 +48,7 @@ class Layer(nn.Module):
 
 
 class CharacterModel(nn.Module):
-    """Character-level GPT of 110,528 parameters."""
+    """Character-level GPT of 109,824 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,8 +82,9 @@ def _digits(generator: torch.Generator) -> Batches:
         yield inputs[chosen], labels[chosen]
 
 
-def main(name: str) -> None:
-    """Train the model ``digits``, a perceptron, or ``text``, a character-level GPT."""
+def main(name: str, scale: float = 1.0) -> None:
+    """Train the model ``digits``, a perceptron, or ``text``, a character-level GPT, and print the mean loss of the
+    last steps. Gradients are computed and summed for the loss times ``scale``."""
     torch.set_num_threads(1)
     register()
     dist.init_process_group("gradring")
@@ -93,15 +96,22 @@ def main(name: str) -> None:
         model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
         batches, rate = _digits(generator), 5e-3
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    for step, (inputs, labels) in enumerate(itertools.islice(batches, STEPS), start=1):
+    losses = []
+    for inputs, labels in itertools.islice(batches, STEPS):
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(inputs), labels)
-        loss.backward()
+        (loss * scale).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= scale
         optimizer.step()
-        if dist.get_rank() == 0 and step & (step - 1) == 0:
-            print(f"{name}, step {step}: loss of rank 0 {loss.item():.4f}", flush=True)
+        losses.append(loss.item())
+    mean = torch.tensor(statistics.mean(losses[-LAST:]), dtype=torch.float64)
+    dist.all_reduce(mean)
+    if dist.get_rank() == 0:
+        print(f"{name}: mean loss of the last {LAST} steps {mean.item() / dist.get_world_size():.4f}", flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -55,8 +55,8 @@ def test_round_trip(tmp_path):
     merge(tmp_path, tmp_path / "all.npz", steps=[4], runs=1)
     first = load(tmp_path)
     assert len(first) == len(samples)
-    for read, written in zip(first, sorted(samples, key=lambda each: each.place), strict=True):
-        assert read.place == written.place
+    for read, written in zip(first, sorted(samples, key=lambda each: each.key), strict=True):
+        assert read.key == written.key
         assert (read.shape, read.ranks, [*read.runs]) == (written.shape, written.ranks, [*written.runs])
         assert read.values.tobytes() == written.values.tobytes()
     assert [len(each.values) for each in load(tmp_path / "all.npz")] == [31, 31, 1, 1, 256, 256]

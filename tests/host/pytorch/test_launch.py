@@ -191,6 +191,7 @@ def test_step_that_one_rank_skips(tmp_path, case, text):
     (("--transport", "software", "--density", 0.5, __file__), "Option --density is for nodes, not for --transport "),
     (("--transport", "software", "--gradients", "zero_value", __file__), "Gradients must be raw for --transport "),
     (("--transport", "software", "--no-check", __file__), "Option --check is for gateware, not for --transport "),
+    (("--record-gradients", __file__, __file__), f"Output must be a folder, not the file {__file__}"),
 ])
 def test_bad_input(run, tmp_path, arguments, text):
     code, _, errors = run("launch", "--output", tmp_path, *arguments)

@@ -57,7 +57,7 @@ def test_module(folder, capfd):
     assert sorted(path.name for path in folder.iterdir()) == [
         files.file_name("module0", step, 0) for step in (1, 2, 4)]
     samples = files.load(folder)
-    assert [sample.place for sample in samples] == sorted(
+    assert [sample.key for sample in samples] == sorted(
         ("module0", name, step, 0) for step in (1, 2, 4) for name in expected[1])
     for sample in samples:
         flat = expected[sample.step][sample.parameter].reshape(-1)

@@ -22,7 +22,7 @@ def test_selection(monkeypatch):
     gradients = Gradients([*ranks, sample([0.0], parameter="c"), sample([np.inf], parameter="d"),
                            *(sample([5 - 10 * rank], rank=rank, parameter="e") for rank in range(2))], scale=8)
     assert (gradients.not_finite, gradients.left_out, gradients.ranks) == (1, 0, 2)
-    assert [each.place for each in gradients.samples] == [each.place for each in ranks] + [
+    assert [each.key for each in gradients.samples] == [each.key for each in ranks] + [
         ("module0", "e", 1, rank) for rank in range(2)]
     assert [each.parameter for each in gradients.addends] == ["a", "b"]
     rows, starts = gradients.rows()

@@ -86,11 +86,12 @@ def test_torchrun(tmp_path):
 def _check_gradients(printed, launched, other):
     """Both runs have recorded the same gradients, in three modules, three steps and three ranks."""
     size = sum(path.stat().st_size for path in launched.iterdir()) / 1e6
-    assert printed is None or printed.endswith(f"27 files of gradients, {size:.1f} MB: gradring lab formats --gradients {launched}\n")
+    assert printed is None or printed.endswith(f"27 files of gradients, {size:.1f} MB: gradring lab formats "
+                                               f"--gradients {launched}\n")
     samples = [load(folder) for folder in (launched, other)]
     assert len(samples[0]) == len(samples[1]) == 27 * 6
     for first, second in zip(*samples, strict=True):
-        assert first.place == second.place
+        assert first.key == second.key
         assert first.values.tobytes() == second.values.tobytes()
     assert {sample.parameter for sample in samples[0]} == {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight",
                                                            "3.bias"}
