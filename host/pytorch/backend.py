@@ -29,8 +29,10 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> An
 @functools.cache
 def _prepare() -> None:
     """Register hooks for DDP and optimizers, once."""
-    from host.pytorch import hooks, process_group
+    from host.pytorch import hooks, process_group, sharding
     from host.pytorch.client import client
 
     hooks.install(keeps=client().keeps)
+    if client().keeps or client().codes_weights:
+        sharding.install()
     process_group.answer_for_gloo()

@@ -16,6 +16,8 @@ class Connection:
     -------
     one_machine : bool
         Whether all ranks are known to be on this machine.
+    shards : bool
+        Whether the ring sums vectors of one shard per rank.
     gloo : dict
         Number of calls, number of bytes, and number of calls that add floating-point numbers, of each collective of
         this rank over gloo.
@@ -24,11 +26,17 @@ class Connection:
     """
 
     one_machine = False
+    shards = False
 
     @property
     def keeps(self) -> bool:
         """Whether the ring keeps back parts of gradients and adds them to later gradients."""
         raise NotImplementedError
+
+    @property
+    def codes_weights(self) -> bool:
+        """Whether the ring changes weights, of which ranks have shards, by a codec."""
+        return False
 
     def __init__(self) -> None:
         self.gloo: dict[str, tuple[int, int, int]] = {}
@@ -37,10 +45,15 @@ class Connection:
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
         """Join the group of all ranks over a backend; repeated calls with the same backend have no effect."""
 
-    def connect(self, backend: Callable[[], Any], rank: int, ranks: int) -> None:
-        """Connect the ranks of a new group of all ranks with each other, if the ring needs this.
+    def of_some(self) -> "Connection | None":
+        """Return a connection for a group of only some ranks, or None if these have no ring."""
+        return None
 
-        ``backend`` creates a gloo backend for this purpose.
+    def connect(self, backend: Callable[[], Any], rank: int, ranks: int, *, number: int) -> None:
+        """Connect the ranks of a new group with each other, if the ring needs this.
+
+        ``backend`` creates a gloo backend for this purpose. ``rank`` is the rank in the group, and ``number`` the
+        rank among all ranks, which messages name.
         """
 
     def disconnect(self) -> None:

@@ -29,8 +29,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from host.driver.memory import aligned
 from host.pytorch import ownership, recording
-from host.pytorch.client import client
-from host.pytorch.messages import RING, AllReduce, Buffers, Made, Open
+from host.pytorch.connection import Connection
+from host.pytorch.messages import AllReduce, Buffers, Made, Open
 from host.pytorch.nonfinite import first_nonfinite
 
 __all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "in_module", "install", "local_gradients",
@@ -118,8 +118,9 @@ _Piece = tuple[int, int, torch.Tensor]
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
 #: Weak reference to the :class:`Reduction` of each parameter's module.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: For each parameter: the job that keeps back parts of its gradients, and its first index in that job's vector.
-_kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+#: For each ring and parameter: the job that keeps back parts of its gradients, and its first index in that job's
+#: vector.
+_kept: "weakref.WeakKeyDictionary[Connection, WeakTensorKeyDictionary]" = weakref.WeakKeyDictionary()
 
 
 def _done(values: torch.Tensor) -> Future[torch.Tensor]:
@@ -135,12 +136,20 @@ def local_gradients(state: object, bucket: dist.GradBucket) -> Future[torch.Tens
     return _done(bucket.buffer())
 
 
+def _ring_of(group: Any) -> Connection | None:
+    """Return the connection to the ring of a process group, or None if it has none."""
+    ring: Connection | None = getattr(group, "ring", None)
+    return ring
+
+
 class Reduction:
     """Reduction of one module's gradients; with ``keeps``, nodes keep back parts of gradients."""
 
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
+        # Connection to the ring of the module's ranks, or None if these have none.
+        self._ring = _ring_of(self._group)
         self.passes = Passes()  # counts of the module's passes that sum gradients
         self._order = WeakTensorKeyDictionary()  # start of each parameter if nothing is kept back
         self._compares = False  # whether the next request must contain checksums
@@ -157,15 +166,14 @@ class Reduction:
             self._record(self._recorded, bucket)
         parameters, buffer = bucket.parameters(), bucket.buffer()
         owned = [ownership.is_owned(parameter) for parameter in parameters]
-        ring = self._group.name() == RING
-        if any(owned) and not ring:
+        if any(owned) and (self._ring is None or self._group.size() < dist.get_world_size()):
             raise ValueError(f"Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in "
                              f"one of a process group of {self._group.size()}: take an optimizer of torch.optim")
         if self.script is not None:
             state, hook = self.script
             average: Future[torch.Tensor] = hook(state, bucket)
             return average
-        if not ring or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
+        if self._ring is None or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
             # DDP without a communication hook does the same.
             buffer.mul_(1 / self._group.size())
             return (dist.all_reduce(buffer, group=self._group, async_op=True).get_future()
@@ -207,18 +215,25 @@ class Reduction:
             values = np.zeros(run[-1][1] + run[-1][2].numel() - begin, np.float32)
             for _, first, gradient in run:
                 values[first - begin:][:gradient.numel()] = (gradient.detach() * factor).reshape(-1).numpy()
-            means = client().ask(AllReduce(values=values, job=job if self._keeps else None, begin=begin,
-                                           made=self._made(), nonfinite=nonfinite, weights=weights))
+            means = self._connection.ask(AllReduce(values=values, job=job if self._keeps else None, begin=begin,
+                                                   made=self._made(), nonfinite=nonfinite,
+                                                   weights=weights))
             nonfinite = weights = None  # sent only with the first request
             self._compares = False
             for _, first, gradient in run:
                 gradient.copy_(torch.from_numpy(means[first - begin:][:gradient.numel()]).view_as(gradient))
 
+    @property
+    def _connection(self) -> Connection:
+        assert self._ring is not None
+        return self._ring
+
     def _starts(self, parameters: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
         """Return the job that keeps back each parameter's gradients (0: none), and its first index in the vector."""
         if self._keeps:
             self._make_room(parameters)
-            return [_kept[parameter] for parameter in parameters]
+            kept = _kept[self._connection]
+            return [kept[parameter] for parameter in parameters]
         if any(parameter not in self._order for parameter in parameters):
             module = self._module()
             every = list(parameters if module is None else module.module.parameters())
@@ -228,17 +243,18 @@ class Reduction:
 
     def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
         """Open a job that keeps back gradients for parameters that have not been reduced before."""
-        if all(parameter in _kept for parameter in parameters):
+        kept = _kept.setdefault(self._connection, WeakTensorKeyDictionary())
+        if all(parameter in kept for parameter in parameters):
             return
         summed = {id(parameter) for parameter in parameters}
         module = self._module()
         new = [parameter for parameter in (module.module.parameters() if module is not None else parameters)
-               if parameter not in _kept and parameter.dtype == torch.float32
+               if parameter not in kept and parameter.dtype == torch.float32
                and (id(parameter) in summed or (parameter.requires_grad and not ownership.is_owned(parameter)))]
         *firsts, length = _aligned_starts(new)
-        job = int(client().ask(Open(lengths=(length,), made=self._made())))
+        job = int(self._connection.ask(Open(lengths=(length,), made=self._made())))
         for parameter, first in zip(new, firsts, strict=True):
-            _kept[parameter] = job, first
+            kept[parameter] = job, first
 
     def _checksums(self) -> dict[str, int] | None:
         """Return a checksum of each parameter of the module, which must be the same on all ranks. The result is None
@@ -263,9 +279,9 @@ class Reduction:
     def meet(self) -> None:
         """Wait for all ranks before a forward pass that synchronizes buffers over gloo."""
         module = self._module()
-        if (module is not None and self._group.name() == RING and module.will_sync_module_buffers()
+        if (module is not None and self._ring is not None and module.will_sync_module_buffers()
                 and not module._join_config.enable):
-            client().ask(Buffers(made=self._made()))
+            self._ring.ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
         """Return the pass counts, or None under ``join()``, where ranks without inputs also take part in sums."""

@@ -1,4 +1,4 @@
-"""Process group ``gradring``: float32 reductions use a simulated ring, everything else uses gloo.
+"""Process group ``gradring``: sums of float32 and bfloat16 use a ring, everything else uses gloo.
 
 A Python subclass must derive from ``ProcessGroup``, since the methods of a ``Backend`` cannot be overridden. DDP's
 reducer calls ``allreduce`` from C++. Methods that are not overridden reach the gloo backend through PyTorch's own
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future as Answer
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -26,6 +25,9 @@ from host.pytorch.client import client
 from host.pytorch.connection import Connection
 from host.pytorch.hooks import record_sum
 from host.pytorch.messages import RING, AllReduce
+from host.pytorch.sharding import Residuals, marked
+from host.pytorch.software.requests import GatherShards, KeptAllReduce, ReduceShards
+from host.pytorch.tensors import Sum, fits, flat, sum_of, vector_of
 
 __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "answer_for_gloo", "create", "install"]
 
@@ -107,8 +109,6 @@ _EXACT = (dist.ReduceOp.MAX, dist.ReduceOp.MIN)
 #: Numbers for the process groups that contain all ranks.
 _numbers = itertools.count()
 
-_SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
-
 
 def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield all tensors in the arguments of a collective."""
@@ -166,82 +166,212 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks: sums and averages of float32 use the ring, everything else uses gloo. ``number``
-    identifies the group and is the same on all ranks. The connection to the ring ends with the ``default`` group."""
+    """Process group with a ring: sums of float32 and bfloat16 use the ring, everything else uses gloo.
 
-    def __init__(self, plain: dist.ProcessGroup, counter: Connection, number: int, *, default: bool = False) -> None:
-        super().__init__(plain, counter)
-        self.number, self._default = number, default
+    Parameters
+    ----------
+    plain : ProcessGroup
+        PyTorch's own gloo group.
+    ring : Connection
+        Connection to the ring of the group's ranks.
+    number : int
+        Number of the group among the groups on this ring, the same on all ranks.
+    ends : bool
+        Whether the connection ends with this group.
+    """
+
+    def __init__(self, plain: dist.ProcessGroup, ring: Connection, number: int, *, ends: bool = False) -> None:
+        super().__init__(plain, ring)
+        self.ring, self.number, self._ends = ring, number, ends
+        self._residuals: dict[tuple[str, int], Residuals] = {}
 
     def shutdown(self) -> None:
         """End the group, when PyTorch destroys it."""
-        if self._default:
-            self._counter.disconnect()
+        if self._ends:
+            self.ring.disconnect()
         super().shutdown()
 
     def getBackendName(self) -> str:  # noqa: N802, a name of PyTorch
         return RING
 
     def allreduce(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
-        """Sum or average a float32 tensor over the ring; reduce anything else over gloo."""
+        """Sum a float32 or bfloat16 tensor over the ring; reduce anything else over gloo."""
         sent = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         operation = _operation(dist.AllreduceOptions, *arguments, **options)
-        work = self._over_ring(sent, operation) if len(sent) == 1 else None
+        work = self._all_reduce(sent, operation) if len(sent) == 1 else None
         return super().allreduce(tensors, *arguments, **options) if work is None else work
 
     def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
-        """Sum or average float32 tensors over the ring, one after another; reduce anything else over gloo."""
-        work = self._over_ring(tensors, _operation(dist.AllreduceCoalescedOptions, *arguments, **options))
+        """Sum float32 and bfloat16 tensors over the ring, one after another; reduce anything else over gloo."""
+        work = self._all_reduce(tensors, _operation(dist.AllreduceCoalescedOptions, *arguments, **options))
         return super().allreduce_coalesced(tensors, *arguments, **options) if work is None else work
 
-    def _over_ring(self, tensors: list[torch.Tensor], operation: Any) -> RingWork | None:
-        """Reduce tensors over the ring; return None if there are none or the ring does not support it."""
-        if not tensors or operation not in _SUMS or not all(
-                tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
-                for tensor in tensors):
+    def reduce_scatter(self, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Sum lists of one tensor per rank over the ring; reduce anything else over gloo."""
+        single = isinstance(outputs, torch.Tensor)
+        pairs = [(outputs, inputs)] if single else [*zip(outputs, inputs, strict=False)]
+        work = self._reduce_scatter(pairs, *arguments, **options) if single or len(outputs) == len(inputs) else None
+        return super().reduce_scatter(outputs, inputs, *arguments, **options) if work is None else work
+
+    def allgather(self, outputs: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Gather weights that have a lossy codec over the ring, and anything else over gloo."""
+        both = [*zip(outputs, inputs, strict=False)] if isinstance(inputs, (list, tuple)) else [(outputs, inputs)]
+        work = self._gather(*both[0]) if len(both) == 1 else None
+        return super().allgather(outputs, inputs, *arguments, **options) if work is None else work
+
+    def _sum(self, operation: Any, tensors: Sequence[torch.Tensor]) -> Sum | None:
+        """Return the sum if the ring can make it; raises ValueError if neither the ring nor gloo can."""
+        chosen = sum_of(operation, self.size())
+        if chosen is None or (fits(tensors) and tensors):
+            return chosen
+        if chosen.factor is not None:
+            types = ", ".join(sorted({f"{tensor.dtype} on {tensor.device.type}" for tensor in tensors}))
+            raise ValueError(f"Tensors of PREMUL_SUM must be of float32 or bfloat16 on cpu, not {types}: multiply "
+                             f"them first, and use SUM")
+        return None
+
+    def _residual(self, kind: str, count: int, rows: int) -> Any:
+        """Residuals of a vector of ``rows`` shards of ``count`` elements, or None if none are kept."""
+        mark = marked()
+        if mark is None or mark.weights or not (self.ring.shards and self.ring.keeps):
             return None
-        average = self.size() if operation == dist.ReduceOp.AVG else 1
+        key, widths = mark.key(kind), mark.widths(count)
+        return None if widths is None else self._residuals.setdefault(key, Residuals()).array(
+            mark.owners, widths, rows)
+
+    def _all_reduce(self, tensors: Sequence[torch.Tensor], operation: Any) -> RingWork | None:
+        """Sum tensors over the ring; return None if there are none or the ring does not support it."""
+        chosen = self._sum(operation, tensors)
+        if chosen is None:
+            return None
         parts = []
         for tensor in filter(torch.Tensor.numel, tensors):
             record_sum(tensor)
-            values = np.array(tensor.detach().resolve_neg().numpy(), np.float32, order="C").reshape(-1)
-            parts.append((tensor.detach(), self._counter.begin(AllReduce(values=values, group=self.number))))
+            values = vector_of([tensor], chosen, copy=True)
+            request = AllReduce(values=values, group=self.number) if not self.ring.shards else KeptAllReduce(
+                values=values, group=self.number, residuals=self._residual("all_reduce", values.size, 1))
+            parts.append((tensor.detach(), self.ring.begin(request)))
+        return _work(tensors, parts, chosen)
+
+    def _reduce_scatter(self, pairs: Sequence[tuple[Any, Any]], options: Any = None, timeout: Any = None,
+                        **named: Any) -> RingWork | None:
+        """Sum pairs of an output, and of an input for each rank or a single one, which has all of them one after
+        another. Return None if the ring does not support it."""
+        operation = _operation(dist.ReduceScatterOptions, options, **named)
+        inputs = [[shards] if isinstance(shards, torch.Tensor) else list(shards) for _, shards in pairs]
+        outputs = [output for output, _ in pairs]
+        every = [*outputs, *itertools.chain(*inputs)]
+        chosen = self._sum(operation, every) if self.ring.shards else None
+        if chosen is None or not all(_are_shards(output, shards, self.size())
+                                     for output, shards in zip(outputs, inputs, strict=True)):
+            return None
+        parts = []
+        for output, shards in zip(outputs, inputs, strict=True):
+            if output.numel():
+                values = vector_of(shards, chosen, copy=False)
+                parts.append((output.detach(), self.ring.begin(ReduceShards(
+                    values=values, ranks=self.size(), group=self.number,
+                    residuals=self._residual("reduce_scatter", output.numel(), self.size())))))
+        return _work(outputs, parts, chosen)
+
+    def _gather(self, output: Any, shard: torch.Tensor) -> RingWork | None:
+        """Gather weights with a lossy codec: one tensor, or one for each rank. Return None if they have none."""
+        mark, outputs = marked(), [output] if isinstance(output, torch.Tensor) else list(output)
+        if (mark is None or not mark.weights or not self.ring.codes_weights or not fits([shard, *outputs])
+                or not _are_shards(shard, outputs, self.size())):
+            return None
+        if not shard.numel():
+            return RingWork(outputs, [], lambda: None)
+        values = torch.empty(self.size(), shard.numel())
+        values[self.rank()] = torch.from_numpy(flat(shard))
+        answer = self.ring.begin(GatherShards(values=flat(values), ranks=self.size(), group=self.number))
 
         def finish() -> None:
-            for tensor, answer in parts:
-                sums = torch.from_numpy(answer.result())
-                tensor.copy_((sums / average if average > 1 else sums).reshape(tensor.shape))
+            rows = torch.from_numpy(answer.result()).view(len(outputs), -1)
+            for tensor, row in zip(outputs, rows, strict=True):
+                tensor.detach().copy_(row.view(tensor.shape))
 
-        return RingWork(tensors, [answer for _, answer in parts], finish)
+        return RingWork(outputs, [answer], finish)
+
+
+def _are_shards(shard: torch.Tensor, vector: Sequence[torch.Tensor], ranks: int) -> bool:
+    """Whether tensors have the type of a rank's shard and together the length of all ranks' shards."""
+    return (len(vector) in (1, ranks) and all(tensor.dtype == shard.dtype for tensor in vector)
+            and all(tensor.numel() * len(vector) == shard.numel() * ranks for tensor in vector))
+
+
+def _work(tensors: Sequence[torch.Tensor], parts: Sequence[tuple[torch.Tensor, "Answer[Any]"]],
+          chosen: Sum) -> RingWork:
+    """Return the work that stores sums in tensors when the ring has answered."""
+    def finish() -> None:
+        for tensor, answer in parts:
+            chosen.store(answer.result(), tensor)
+
+    return RingWork(tensors, [answer for _, answer in parts], finish)
+
+
+def _scattering(name: str, *, several: bool) -> Callable[..., Any]:
+    plain = getattr(GlooGroup, name)
+
+    def collective(self: RingGroup, output: Any, shards: Any, *arguments: Any, **options: Any) -> Any:
+        pairs = [*zip(output, shards, strict=False)] if several else [(output, shards)]
+        fits_pairs = not several or len(output) == len(shards)
+        work = self._reduce_scatter(pairs, *arguments, **options) if fits_pairs else None
+        return plain(self, output, shards, *arguments, **options) if work is None else work
+
+    collective.__name__ = name
+    collective.__doc__ = f"``{name}`` over the ring for sums of float32 and bfloat16, and otherwise over gloo."
+    return collective
+
+
+def _gathering(name: str) -> Callable[..., Any]:
+    plain = getattr(GlooGroup, name)
+
+    def collective(self: RingGroup, output: Any, shard: Any, *arguments: Any, **options: Any) -> Any:
+        work = self._gather(output, shard)
+        return plain(self, output, shard, *arguments, **options) if work is None else work
+
+    collective.__name__ = name
+    collective.__doc__ = f"``{name}`` over the ring for weights with a lossy codec, and otherwise over gloo."
+    return collective
+
+
+for _name in ("_reduce_scatter_base", "reduce_scatter_single"):
+    setattr(RingGroup, _name, _scattering(_name, several=False))
+for _name in ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"):
+    setattr(RingGroup, _name, _scattering(_name, several=True))
+for _name in ("_allgather_base", "all_gather_single"):
+    setattr(RingGroup, _name, _gathering(_name))
 
 
 def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
     """Return the reduction operation from any form of arguments that ``ProcessGroup`` accepts."""
     chosen = next((form for form in (options, opts, op) if form is not None), kind())
-    chosen = getattr(chosen, "reduceOp", chosen)
-    # `reduceOp` has a special type that never compares equal to an operation; its `op` can be compared.
-    return getattr(chosen, "op", chosen)
+    return getattr(chosen, "reduceOp", chosen)
 
 
 def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
     """Create a process group when PyTorch requests one."""
     connection = client()
-    whole = not dist.is_initialized() or size == dist.get_world_size()
+    default = not dist.is_initialized()
+    whole = default or size == dist.get_world_size()
     if whole:
         connection.join(rank, size, timeout.total_seconds())
-
-    gloo = _gloo(store, rank, size, timeout, one_machine=connection.one_machine)
-    default = not dist.is_initialized()
-    if default:
-        connection.connect(lambda: _gloo(dist.PrefixStore(RING, store), rank, size, timeout,
-                                         one_machine=connection.one_machine), rank, size)
+    gloo = functools.partial(_gloo, rank=rank, size=size, timeout=timeout, one_machine=connection.one_machine)
     plain = dist.ProcessGroup(store, rank, size)
     plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-    return RingGroup(plain, connection, next(_numbers), default=default) if whole else GlooGroup(plain, connection)
+    plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo(store))
+    ring = connection if whole else connection.of_some()
+    if ring is None:
+        return GlooGroup(plain, connection)
+    ends = default or not whole
+    if ends:
+        ring.connect(lambda: gloo(dist.PrefixStore(RING, store)), rank, size,
+                     number=rank if default else dist.get_rank())
+    return RingGroup(plain, ring, next(_numbers) if whole else 0, ends=ends)
 
 
-def _gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, one_machine: bool) -> Any:
+def _gloo(store: Any, *, rank: int, size: int, timeout: datetime.timedelta, one_machine: bool) -> Any:
     """Create a gloo backend."""
     if one_machine:
         options = dist.ProcessGroupGloo._Options()

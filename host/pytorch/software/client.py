@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from host.driver.diagnosis import RingError
@@ -29,11 +30,13 @@ from host.pytorch.messages import (
     Request,
     Save,
     Step,
+    Vector,
     difference_text,
 )
 from host.pytorch.software.codecs import kernels_of
 from host.pytorch.software.job import SoftwareJob
 from host.pytorch.software.links import Links
+from host.pytorch.software.requests import GatherShards, KeptAllReduce, ReduceShards
 from host.pytorch.software.ring import RankRing
 from host.versions import version
 from sim.arithmetic import formats
@@ -59,6 +62,8 @@ class SoftwareClient(Connection):
         Whether the state of optimizers is stored as bfloat16.
     """
 
+    shards = True
+
     def __init__(self, *, gradients: str = RAW, weights: str = RAW, packed_state: bool = False) -> None:
         super().__init__()
         self._codecs, self._packed = {"gradients": gradients, "weights": weights}, packed_state
@@ -76,19 +81,28 @@ class SoftwareClient(Connection):
         """Whether ranks keep coding errors of gradients and add them to later gradients."""
         return not GRADIENT_CODECS[self._codecs["gradients"]].exact
 
-    def connect(self, backend: Callable[[], Any], rank: int, ranks: int) -> None:
-        """Connect the ranks of a new default process group; ``backend`` creates a gloo backend for this purpose.
+    @property
+    def codes_weights(self) -> bool:
+        """Whether the codec of weights changes them."""
+        return bool(self._codecs["weights"] != RAW)
+
+    def of_some(self) -> "SoftwareClient":
+        """Return a client with the same codecs and a ring of its own."""
+        return SoftwareClient(**self._codecs, packed_state=self._packed)
+
+    def connect(self, backend: Callable[[], Any], rank: int, ranks: int, *, number: int) -> None:
+        """Connect the ranks of a new process group; ``backend`` creates a gloo backend for this purpose.
 
         Raises ``RingError`` on all ranks if they have other codecs, and ``ToolError`` without a compiler.
         """
         self.disconnect()
-        ring = RankRing(Links(backend(), rank, ranks), **self._codecs)
+        ring = RankRing(Links(backend(), rank, ranks, number=number), **self._codecs)
         own = f"{self._codecs['gradients']} gradients, {self._codecs['weights']} weights, packed state {self._packed}"
         if not ring.links.equal(f"{own}, gradring {version()}"):
             texts = ring.links.texts(f"{own} of gradring {version()}")
+            each = zip(ring.links.numbers, texts, strict=True)
             raise RingError(f"All ranks must have the same codecs in {GRADIENTS}, {WEIGHTS} and {PACKED_STATE}, not "
-                            f"{'; '.join(f'rank {number} {text}' for number, text in enumerate(texts))}", cause=None,
-                            events=[])
+                            f"{'; '.join(f'rank {number} {text}' for number, text in each)}", cause=None, events=[])
         formats.arithmetic()
         for job in self._jobs:
             job.attach(ring)
@@ -147,10 +161,11 @@ class SoftwareClient(Connection):
         if ring.links.equal(text):
             return
         first, *rest = (_Aspects(*other.split("\n")) for other in ring.links.texts(text))
-        rank, other = next((rank, other) for rank, other in enumerate(rest, 1) if other != first)
+        zero, *numbers = ring.links.numbers
+        rank, other = next((rank, other) for rank, other in zip(numbers, rest, strict=True) if other != first)
         if other[:2] != first[:2]:
             message = difference_text(*(Asked(number, aspects.title, aspects.made or None)
-                                        for number, aspects in ((0, first), (rank, other))))
+                                        for number, aspects in ((zero, first), (rank, other))))
         elif other.optimizers != first.optimizers:
             message = f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not {other.optimizers}"
         else:
@@ -168,6 +183,11 @@ class SoftwareClient(Connection):
             return len(self._jobs) - 1
         if isinstance(request, AllReduce):
             return self._all_reduce(ring, request)
+        if isinstance(request, ReduceShards):
+            return self._reduce_shards(ring, request)
+        if isinstance(request, GatherShards):
+            ring.gather_shards(request.values.view(np.uint32))
+            return request.values
         return None if isinstance(request, Buffers) else self._step(ring, request)  # type: ignore[arg-type]
 
     def _note_nonfinite(self, ring: RankRing, request: Request) -> None:
@@ -175,16 +195,28 @@ class SoftwareClient(Connection):
         if request.nonfinite is not None and not self._said:
             self._said = True
             made = request.made
-            print(nonfinite_text({**vars(request.nonfinite), "rank": ring.rank, "step": made and made.steps,
+            print(nonfinite_text({**vars(request.nonfinite), "rank": ring.links.number, "step": made and made.steps,
                                   "backward_pass": made and made.backward}), file=sys.stderr, flush=True)
 
     def _all_reduce(self, ring: RankRing, request: AllReduce) -> Any:
         if request.weights is not None:
             self._compare_weights(ring, request.weights)
-        residuals = None if request.job is None else self._jobs[request.job].residuals
         sums = request.values
-        ring.all_reduce(sums.view(np.uint32), begin=request.begin, residuals=None if residuals is None else
-                        residuals[request.begin:request.begin + sums.size])
+        ring.all_reduce(sums.view(np.uint32), begin=request.begin, residuals=self._residuals(request))
+        return sums
+
+    def _residuals(self, request: AllReduce) -> npt.NDArray[np.uint32] | None:
+        """Residuals for a sum, as bit patterns, or None if it has none."""
+        if isinstance(request, KeptAllReduce):
+            return _patterns(request.residuals)
+        residuals = None if request.job is None else self._jobs[request.job].residuals
+        return None if residuals is None else residuals[request.begin:request.begin + request.values.size]
+
+    def _reduce_shards(self, ring: RankRing, request: ReduceShards) -> Vector:
+        """Sum this rank's shards."""
+        sums = np.empty(request.values.size // ring.size, np.float32)
+        ring.reduce_shards(request.values.view(np.uint32), sums.view(np.uint32),
+                           residuals=_patterns(request.residuals))
         return sums
 
     def _compare_weights(self, ring: RankRing, checksums: dict[str, int]) -> None:
@@ -192,7 +224,8 @@ class SoftwareClient(Connection):
         own = np.array(list(checksums.values()), np.uint32)
         other = ring.links.exchange(own)
         if (different := np.flatnonzero(own != other)).size:
-            print(f"weights of rank {ring.rank} differ from those of rank {ring.links.previous}, first in "
+            previous = ring.links.numbers[ring.links.previous]
+            print(f"weights of rank {ring.links.number} differ from those of rank {previous}, first in "
                   f"{list(checksums)[different[0]]}", file=sys.stderr, flush=True)
 
     def _step(self, ring: RankRing, request: Step) -> Any:
@@ -205,6 +238,11 @@ class SoftwareClient(Connection):
         if request.weights is not None:
             job.load(request.weights, fresh=request.state is None and not any(job.steps))
         return job.step(request.gradients, used)
+
+
+def _patterns(values: Vector | None) -> npt.NDArray[np.uint32] | None:
+    """Bit patterns of numbers, in the same memory."""
+    return None if values is None else values.view(np.uint32)
 
 
 def _ring_error(error: Exception) -> RingError:

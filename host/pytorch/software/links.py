@@ -45,9 +45,16 @@ class Links:
         Number of this rank, and number of ranks.
     shared : bool
         Whether ranks on the same machine exchange packets in shared memory.
+    number : int, optional
+        Number of this rank among all ranks, for messages, if the group has only some of them.
+
+    Members
+    -------
+    numbers : tuple of int
+        Number of each rank among all ranks.
     """
 
-    def __init__(self, group: Any, rank: int, size: int, *, shared: bool = True) -> None:
+    def __init__(self, group: Any, rank: int, size: int, *, shared: bool = True, number: int | None = None) -> None:
         self._group, self._shared = group, shared and size > 1 and supported()
         self.rank, self.size = rank, size
         self._next, self.previous = (rank + 1) % size, (rank - 1) % size
@@ -55,6 +62,9 @@ class Links:
         self._written: SharedMemory | None = None
         self._read: SharedMemory | None = None
         self._own = np.zeros((BUFFERS, 0), np.uint32)
+        self.number = rank if number is None else number
+        self.numbers = tuple(range(size)) if number is None else tuple(
+            self.all_rows(np.array([number], np.uint32))[:, 0].tolist())
 
     def equal(self, text: str) -> bool:
         """Return whether all ranks have the same text, on all ranks."""
@@ -181,12 +191,13 @@ class Links:
 
     def _lost(self, error: RuntimeError) -> RingError:
         reason = str(error).partition("\n")[0]
-        ranks = f"ranks {self.previous} and {self._next}" if self.size > 2 else f"rank {self._next}"
+        previous, following = self.numbers[self.previous], self.numbers[self._next]
+        ranks = f"ranks {previous} and {following}" if self.size > 2 else f"rank {following}"
         if "imed out" in reason:
-            text = (f"Rank {self.rank} has waited for {ranks} until the timeout of init_process_group(): look for "
+            text = (f"Rank {self.number} has waited for {ranks} until the timeout of init_process_group(): look for "
                     f"what holds them up")
         else:
-            text = f"Rank {self.rank} has lost {ranks}, whose own messages say why"
+            text = f"Rank {self.number} has lost {ranks}, whose own messages say why"
         return RingError(f"{text} ({reason})", cause=None, events=[])
 
 

@@ -39,6 +39,21 @@ def parts_of(length: int, nodes: int, block: int, offset: int) -> tuple[Part, ..
                       first * GROUP + start * nodes, nodes) for index, start in enumerate(starts))
 
 
+@functools.lru_cache(maxsize=256)
+def _shard_parts(shard: int, length: int) -> tuple[Part, ...]:
+    """Packets of a shard, with elements counted from its beginning."""
+    return tuple(Part(shard, slice(index, index + 1), np.array([min(CHUNK, length - start)]), start, 1)
+                 for index, start in enumerate(range(0, length, CHUNK)))
+
+
+class _Block(NamedTuple):
+    """Block that a rank owns: its packets, as parts of a vector, and of residuals that cover the same elements."""
+
+    vector: Bits
+    residuals: Bits | None
+    parts: tuple[Part, ...]
+
+
 class _Hop(NamedTuple):
     """What a rank does with some packets of one block: receive them, compute, and send them.
 
@@ -102,56 +117,101 @@ class RankRing:
             If the vector is part of a longer one, the index of its first element, which is a multiple of 32: sums
             have the same bits as those of the longer vector.
         """
-        offset = self._offset(begin)
-        self._run(self._gradients, [*self._scatter(vector, residuals, offset, keep=True),
-                                    *self._forward(self._gradients, vector, offset)])
+        blocks = self._blocks(vector, self._offset(begin), residuals)
+        self._run(self._gradients, [*self._scatter(blocks, vector, keep=True),
+                                    *self._forward(self._gradients, blocks)])
 
     def reduce_scatter(self, vector: Bits, *, residuals: Bits | None = None, begin: int = 0) -> None:
         """Replace the elements of the block that this rank owns by their sums; :meth:`parts` are these elements.
 
         The sums are not encoded. For the parameters see :meth:`all_reduce`.
         """
-        self._run(self._gradients, list(self._scatter(vector, residuals, self._offset(begin), keep=False)))
+        blocks = self._blocks(vector, self._offset(begin), residuals)
+        self._run(self._gradients, list(self._scatter(blocks, vector, keep=False)))
 
     def all_gather(self, vector: Bits, *, begin: int = 0, raw: bool = False) -> None:
         """Replace each block by its owner's; all ranks, and the owner too, get the decoded elements.
 
         With ``raw``, the block is sent without the codec of weights.
         """
-        offset = self._offset(begin)
+        self._gather(self._blocks(vector, self._offset(begin)), raw=raw)
+
+    def reduce_shards(self, vector: Bits, sums: Bits, *, residuals: Bits | None = None) -> None:
+        """Sum all ranks' vectors of one shard per rank, so that each rank gets the sum of its own shard.
+
+        The bits are those of :meth:`reduce_scatter` for a longer vector: each shard is padded with zeros to whole
+        groups of 32, and group g of shard r is group g * ranks + (r + 1) mod ranks of the vector. Shard r is then
+        the block that rank r owns.
+
+        Parameters
+        ----------
+        vector : array of shape (ranks * count,)
+            Shards of ranks 0, 1, and so on.
+        sums : array of shape (count,)
+            Array for the sums of this rank's shard; it must not overlap the vector.
+        residuals : array of shape (ranks * count,), optional
+            Residuals of this rank, which are added to its vector, and then replaced; the residuals of its own shard
+            remain. Unused if the codec is exact.
+        """
+        self._run(self._gradients, list(self._scatter(self._shards(vector, residuals), sums, keep=False)))
+
+    def gather_shards(self, vector: Bits) -> None:
+        """Replace each shard of a vector by its rank's, encoded and decoded with the codec of weights.
+
+        The vector has one shard per rank, as in :meth:`reduce_shards`. All ranks, and the owner too, get the decoded
+        elements.
+        """
+        self._gather(self._shards(vector))
+
+    def _blocks(self, vector: Bits, offset: int, residuals: Bits | None = None) -> list[_Block]:
+        """Blocks that ranks 0, 1, and so on own."""
+        return [_Block(vector, residuals, self.parts(len(vector), rank, offset)) for rank in range(self.size)]
+
+    def _shards(self, vector: Bits, residuals: Bits | None = None) -> list[_Block]:
+        """Shards of ranks 0, 1, and so on."""
+        length, rest = divmod(len(vector), self.size)
+        if rest:
+            raise ValueError(f"Vector must have {self.size} shards of equal lengths, not {len(vector):,} elements")
+        shards = [slice(rank * length, (rank + 1) * length) for rank in range(self.size)]
+        return [_Block(vector[shard], None if residuals is None else residuals[shard], _shard_parts(rank, length))
+                for rank, shard in enumerate(shards)]
+
+    def _gather(self, blocks: list[_Block], *, raw: bool = False) -> None:
         kernels = kernels_of(RAW) if raw else self._weights
+        own = blocks[self.rank]
 
         def encode(part: Part, _: Bits, words: Bits) -> None:
-            kernels.pack(vector, part, words)
-            kernels.unpack(words, vector, part)
+            kernels.pack(own.vector, part, words)
+            kernels.unpack(words, own.vector, part)
 
-        own = _Hop(self.parts(len(vector), self.rank, offset), False, encode, self.size > 1)
-        self._run(kernels, [own, *self._forward(kernels, vector, offset)])
+        first = _Hop(own.parts, False, encode, self.size > 1)
+        self._run(kernels, [first, *self._forward(kernels, blocks)])
 
-    def _scatter(self, vector: Bits, residuals: Bits | None, offset: int, *, keep: bool) -> Iterator[_Hop]:
-        """Hops of the scatter-reduce; with ``keep``, the last one encodes and sends the sums."""
+    def _scatter(self, blocks: list[_Block], sums: Bits, *, keep: bool) -> Iterator[_Hop]:
+        """Hops of the scatter-reduce, the last of which writes the rank's own block to ``sums``; with ``keep``, it
+        also encodes and sends the block."""
         last = self.size - 1
 
-        def add(part: Part, received: Bits, words: Bits, number: int) -> None:
-            self._gradients.hop(vector, part=part, received=received if number else None, residual=residuals,
-                                words=words if keep or number < last else None,
-                                result=vector if number == last else None)
+        def add(part: Part, received: Bits, words: Bits, number: int, block: _Block) -> None:
+            self._gradients.hop(block.vector, part=part, received=received if number else None,
+                                residual=block.residuals, words=words if keep or number < last else None,
+                                result=sums if number == last else None)
 
         for number in range(self.size):
-            yield _Hop(self.parts(len(vector), (self.rank - number - 1) % self.size, offset), number > 0,
-                       functools.partial(add, number=number), number < last or (keep and last > 0))
+            block = blocks[(self.rank - number - 1) % self.size]
+            yield _Hop(block.parts, number > 0, functools.partial(add, number=number, block=block),
+                       number < last or (keep and last > 0))
 
-    def _forward(self, kernels: formats.Kernels, vector: Bits, offset: int) -> Iterator[_Hop]:
+    def _forward(self, kernels: formats.Kernels, blocks: list[_Block]) -> Iterator[_Hop]:
         """Hops of the all-gather, after this rank has sent its own block."""
-        def store(part: Part, received: Bits, words: Bits, forwards: bool) -> None:
+        def store(part: Part, received: Bits, words: Bits, forwards: bool, vector: Bits) -> None:
             kernels.unpack(received, vector, part)
             if forwards and formats.address(words) != formats.address(received):
                 words[:] = received
 
         for number in range(1, self.size):
-            forwards = number < self.size - 1
-            yield _Hop(self.parts(len(vector), (self.rank - number) % self.size, offset), True,
-                       functools.partial(store, forwards=forwards), forwards)
+            forwards, block = number < self.size - 1, blocks[(self.rank - number) % self.size]
+            yield _Hop(block.parts, True, functools.partial(store, forwards=forwards, vector=block.vector), forwards)
 
     def _run(self, kernels: formats.Kernels, hops: list[_Hop]) -> None:
         """Do all hops; packets of the next hop are received meanwhile.

@@ -53,8 +53,7 @@ def model(group):
 
 def attached(module, monkeypatch, ring, *, keeps=False):
     """Attach the hook to a module as if the module's process group were a group of the ring."""
-    monkeypatch.setattr(hooks, "client", lambda: ring)
-    monkeypatch.setattr(hooks, "RING", module.process_group.name())
+    monkeypatch.setattr(hooks, "_ring_of", lambda group: ring)
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
     hooks.attach(module, keeps=keeps)
 
@@ -201,11 +200,10 @@ def test_other_types(group, monkeypatch, dtype):
     assert (model.module.weight.grad == 1).all()
 
 
-def test_other_group(group, monkeypatch):
+def test_other_group(group):
     """Gradients of a module in another process group are reduced in that group, and nodes cannot own its
     parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
-    monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
     model(torch.ones(1, 3)).sum().backward()
     assert (model.module.weight.grad == 1).all()

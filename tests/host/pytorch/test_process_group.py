@@ -19,12 +19,12 @@ class Ring:
         self.asked = []
         self.counted = {}
 
-    one_machine = True
+    one_machine, shards, codes_weights = True, False, False
 
     def join(self, rank, ranks, timeout):
         """Do nothing, as this process is the only rank."""
 
-    def connect(self, backend, rank, ranks):
+    def connect(self, backend, rank, ranks, *, number):
         """Connect the ranks with each other."""
 
     def disconnect(self):

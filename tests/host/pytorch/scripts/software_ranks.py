@@ -77,6 +77,52 @@ def sums(links, draw):
     return count
 
 
+def ring_order(shards):
+    """The golden ring's vectors for vectors of one shard per rank, of shape (ranks, ranks, count): shard r becomes
+    block r + 1, padded to whole groups of 32."""
+    ranks, _, count = shards.shape
+    padded = np.zeros((ranks, ranks, -(-count // 32) * 32), np.uint32)
+    padded[..., :count] = shards
+    blocks = np.roll(padded, 1, axis=1).reshape(ranks, ranks, -1, 32)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(ranks, -1)
+
+
+def shards_of(vectors, count):
+    """Shards of vectors of the golden ring; the inverse of :func:`ring_order`."""
+    ranks = len(vectors)
+    blocks = vectors.reshape(ranks, -1, ranks, 32).transpose(0, 2, 1, 3).reshape(ranks, ranks, -1)
+    return np.roll(blocks, -1, axis=1)[..., :count]
+
+
+def shards(links, draw):
+    """Collectives of shards with every codec; returns the number of comparisons."""
+    rank, ranks, count = links.rank, links.size, 0
+    for name in possible(GRADIENT_CODECS):
+        ring = software.RankRing(links, gradients=name)
+        for length in draw.sample((0, 1, 31, 32, 33, 65, 129, 257, 700), 3):
+            gradients = vectors(ranks, ranks * length, length).reshape(ranks, ranks, length)
+            vector, residuals = gradients[rank].reshape(-1).copy(), np.zeros(ranks * length, np.uint32)
+            values = ring_order(gradients)
+            expected = np.zeros_like(values)
+            for _ in range(2):
+                total, _ = golden.reduce_scatter(values, gradient_codec=CODECS[name], residuals=expected)
+                result = np.empty(length, np.uint32)
+                ring.reduce_shards(vector, result, residuals=residuals)
+                assert result.tobytes() == shards_of(total, length)[rank, rank].tobytes(), (name, length)
+                assert residuals.tobytes() == shards_of(expected, length)[rank].tobytes(), (name, length)
+                assert vector.tobytes() == gradients[rank].tobytes()
+                count += 1
+    for name in possible(WEIGHT_CODECS):
+        length = draw.choice((1, 32, 65, 700))
+        weights = vectors(ranks, ranks * length, length).reshape(ranks, ranks, length)
+        total, _ = golden.all_gather(ring_order(weights), weight_codec=CODECS[name])
+        vector = weights[rank].reshape(-1).copy()
+        software.RankRing(links, weights=name).gather_shards(vector)
+        assert vector.tobytes() == shards_of(np.stack([total] * ranks), length)[rank].tobytes(), (name, length)
+        count += 1
+    return count
+
+
 def updates(links, draw):
     """Steps of jobs with every codec and optimizer; returns the number of comparisons."""
     rank, ranks, count = links.rank, links.size, 0
@@ -119,7 +165,7 @@ def pairs(draw):
 def main():
     software.CHUNK, software.SLICE = CHUNK, 2
     groups = {size: dist.new_group(list(range(size)), backend="gloo") for size in SIZES}
-    rank, result = dist.get_rank(), {"sums": 0, "updates": 0}
+    rank, result = dist.get_rank(), {"sums": 0, "shards": 0, "updates": 0}
     opening = SharedMemory.open
     for size, group in groups.items():
         for memory in ("none", "shared", "of some"):
@@ -129,6 +175,7 @@ def main():
                 SharedMemory.open = (lambda address: None) if memory == "of some" and rank % 2 else opening
                 links = Links(group._get_backend(torch.device("cpu")), rank, size, shared=memory != "none")
                 result["sums"] += sums(links, draw)
+                result["shards"] += shards(links, draw)
                 result["updates"] += updates(links, draw)
                 result["equal"] = [links.equal("one text"), links.equal(f"text of rank {rank % 2}")]
                 result["texts"] = links.texts("a" * rank)
