@@ -17,6 +17,7 @@ from host.training import optimizers
 from host.training.reference import golden_settings
 from sim.golden import ring as golden
 from sim.golden.codecs import CODECS
+from tests.host.pytorch.scripts.shards import possible, ring_order, shards_of
 from tests.sim.arithmetic.samples import scaled
 
 SIZES = (1, 2, 3, 4)
@@ -25,18 +26,6 @@ CHUNK = 256
 LENGTHS = (0, 1, 31, 32, 33, 65, 127, 128, 129, 1500, 4111)
 OPTIMIZERS = (optimizers.SGD(0.1), optimizers.SGD(0.05, momentum=0.9, nesterov=True, clip=0.5),
               optimizers.Adam(1e-2), optimizers.AdamW(1e-2, weight_decay=0.1))
-
-
-def possible(names):
-    """Codecs that rings in software have."""
-    result = []
-    for name in names:
-        try:
-            software.kernels_of(name)
-        except ValueError:
-            continue
-        result.append(name)
-    return result
 
 
 def vectors(ranks, length, seed):
@@ -77,29 +66,12 @@ def sums(links, draw):
     return count
 
 
-def ring_order(shards):
-    """The golden ring's vectors for vectors of one shard per rank, of shape (ranks, ranks, count): shard r becomes
-    block r + 1, padded to whole groups of 32."""
-    ranks, _, count = shards.shape
-    padded = np.zeros((ranks, ranks, -(-count // 32) * 32), np.uint32)
-    padded[..., :count] = shards
-    blocks = np.roll(padded, 1, axis=1).reshape(ranks, ranks, -1, 32)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(ranks, -1)
-
-
-def shards_of(vectors, count):
-    """Shards of vectors of the golden ring; the inverse of :func:`ring_order`."""
-    ranks = len(vectors)
-    blocks = vectors.reshape(ranks, -1, ranks, 32).transpose(0, 2, 1, 3).reshape(ranks, ranks, -1)
-    return np.roll(blocks, -1, axis=1)[..., :count]
-
-
 def shards(links, draw):
     """Collectives of shards with every codec; returns the number of comparisons."""
     rank, ranks, count = links.rank, links.size, 0
     for name in possible(GRADIENT_CODECS):
         ring = software.RankRing(links, gradients=name)
-        for length in draw.sample((0, 1, 31, 32, 33, 65, 129, 257, 700), 3):
+        for length in draw.sample((0, 1, 31, 32, 33, 65, 129, 257, 700), 1 + (ranks == 3)):
             gradients = vectors(ranks, ranks * length, length).reshape(ranks, ranks, length)
             vector, residuals = gradients[rank].reshape(-1).copy(), np.zeros(ranks * length, np.uint32)
             values = ring_order(gradients)
