@@ -20,19 +20,20 @@ def register() -> None:
 
 def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
     """Create a process group when PyTorch requests one."""
-    from host.pytorch import process_group
+    from host.pytorch import process_group, sharding
+    from host.pytorch.client import client
 
     _prepare()
+    if client().keeps or client().codes_weights:
+        sharding.install()
     return process_group.create(store, rank, size, timeout)
 
 
 @functools.cache
 def _prepare() -> None:
     """Register hooks for DDP and optimizers, once."""
-    from host.pytorch import hooks, process_group, sharding
+    from host.pytorch import hooks, process_group
     from host.pytorch.client import client
 
     hooks.install(keeps=client().keeps)
-    if client().keeps or client().codes_weights:
-        sharding.install()
     process_group.answer_for_gloo()

@@ -40,7 +40,7 @@ from host.pytorch.process_group import RingGroup, RingWork, _operation
 from host.pytorch.sharding import marked
 from host.pytorch.software.client import GRADIENTS, WEIGHTS
 from sim.golden import ring as golden
-from sim.golden.codecs import CODECS
+from sim.golden.codecs import CODECS, RAW
 from tests.host.pytorch.scripts.shards import possible, ring_order, shards_of
 
 #: Largest difference of weights from gloo's, as a fraction of the largest weight: gloo adds in another order.
@@ -57,7 +57,7 @@ class Golden:
 
     def __init__(self):
         self.codecs = CODECS[os.environ[GRADIENTS]], CODECS[os.environ[WEIGHTS]]
-        self.residuals, self.compared = {}, 0
+        self.residuals, self.sums, self.kept, self.coded = {}, 0, 0, 0
 
     def everyone(self, group, values):
         """Vectors of all ranks of a group."""
@@ -76,6 +76,7 @@ class Golden:
         owners, widths = [None], [count]
         if (mark := marked()) is not None and not mark.weights and mark.widths(count):
             owners, widths = mark.owners, mark.widths(count)
+            self.kept += not self.codecs[0].exact
         keys = [(id(group), shards, owner) for owner in owners]
         kept = [self.residuals.get(key, np.zeros((ranks, shards, width), np.uint32)) if key[2] is not None else
                 np.zeros((ranks, shards, width), np.uint32) for key, width in zip(keys, widths, strict=True)]
@@ -93,7 +94,7 @@ class Golden:
             residuals = shards_of(ordered, count)
         for key, part in zip(keys, np.split(residuals, np.cumsum(widths)[:-1], axis=2), strict=True):
             self.residuals[key] = part.copy()
-        self.compared += 1
+        self.sums += 1
         result = torch.from_numpy(np.ascontiguousarray(total).view(np.float32))
         return result / ranks if kind == dist.ReduceOp.AVG else result
 
@@ -116,6 +117,7 @@ class Golden:
     def gather(self, group, output, shard):
         if (mark := marked()) is None or not mark.weights:
             return None
+        self.coded += 1
         rows = self.everyone(group, shard.detach().float().reshape(-1).contiguous())
         ranks, count = rows.shape
         spread = np.zeros((ranks, ranks, count), np.uint32)
@@ -195,6 +197,7 @@ class Case:
         self.reshards = draw.random() < 0.7
         self.resumes, self.skips = draw.random() < 0.3, draw.random() < 0.3
         self.strategy = draw.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
+        self.unsharded = self.kind == "FSDP1" and self.strategy == "NO_SHARD"
         self.name = (f"{index}: {self.kind}, {self.gradients} gradients, {self.weights} weights, width {self.width}, "
                      f"blocks {self.blocks}, wraps {self.wraps}, low {self.low}, reduces {self.reduces}, "
                      f"sgd {self.sgd}, accumulates {self.accumulates}, clips {self.clips}, factor {self.factor}, "
@@ -297,7 +300,10 @@ def run(case, folder, index):
         elif kind != "gloo" or (case.raw and case.reduces is None):
             with sums_of(kind) as model:
                 result[kind] = case.train(meshes)
-                assert model.compared or kind != "golden"
+            if kind == "golden":
+                assert model.sums
+                assert bool(model.kept) != CODECS[case.gradients].exact
+                assert model.coded or case.weights == RAW or case.unsharded
     dist.barrier()
     dist.destroy_process_group()
     own, expected = result["ring"], result["golden"]
@@ -317,7 +323,6 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    os.environ[GRADIENTS], os.environ[WEIGHTS] = "bf16" if "bf16" in GRADIENT_CODECS else "raw", "raw"
     folder = Path(tempfile.gettempdir(), f"sharded.{os.environ['TORCHELASTIC_RUN_ID']}")
     folder.mkdir(exist_ok=True)
     wrong, kinds = [], {}
