@@ -42,6 +42,17 @@ def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     return state
 
 
+def _check_parameter(parameter: torch.Tensor) -> None:
+    """Raise ``ValueError`` unless nodes can update a parameter."""
+    # PyTorch's own marks of parameters of `fully_shard` and of FullyShardedDataParallel.
+    if hasattr(parameter, "device_mesh") or getattr(parameter, "_fsdp_flattened", False):
+        raise ValueError("Parameters on the nodes must be whole on each rank, not in shards of fully_shard or "
+                         "FullyShardedDataParallel: take an optimizer of torch.optim")
+    if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        raise ValueError(f"Parameters on the nodes must be float32 on the CPU, not {parameter.dtype} on "
+                         f"{parameter.device}")
+
+
 class _NodeOptimizer(torch.optim.Optimizer):
     """Base class of optimizers that run on the nodes.
 
@@ -76,9 +87,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
             for key in group.keys() & {"params", "param_names"}:
                 group[key] = list(itertools.compress(group[key], trained))
             for parameter in group["params"]:
-                if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-                    raise ValueError(f"Parameters on the nodes must be float32 on the CPU, not {parameter.dtype} on "
-                                     f"{parameter.device}")
+                _check_parameter(parameter)
             if not group["params"]:
                 raise ValueError("Group must have a parameter that requires a gradient")
             self._of(group)  # raises an error if nodes do not support the group's options

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-import gradring.torch  # noqa: F401
+import gradring.torch
 from host.driver.diagnosis import RingError
 from host.pytorch.sharding import Residuals
 from sim.golden import ring as golden
@@ -135,8 +137,28 @@ def others():
     whole = torch.empty(4 * ranks)
     dist.all_gather_single(whole, shard)
     result["gather"] = same(whole.view(ranks, 4)[rank], shard)
+    result["module of some ranks"] = module_of_some()
     dist.barrier()
     return result
+
+
+def module_of_some():
+    """Whether a module of ranks 0 and 2 has the means of their gradients, on their own ring."""
+    rank, group = dist.get_rank(), dist.new_group([0, 2])
+    if rank == 1:
+        return True
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(9, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
+    inputs = torch.randn(4, 9, generator=torch.Generator().manual_seed(rank))
+    model(inputs).square().sum().backward()
+    own = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    both = [torch.empty_like(own), torch.empty_like(own)]
+    dist.all_gather(both, own, group=group)
+    model.zero_grad()
+    module = DistributedDataParallel(model, process_group=group)
+    module(inputs).square().sum().backward()
+    means = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return bool(torch.equal(means, both[0] * 0.5 + both[1] * 0.5))
 
 
 def message(action):
@@ -160,12 +182,23 @@ def some():
     return message(lambda: scatter(4 + (rank == 2), group=group)) if rank else None
 
 
+def on_nodes(wrap):
+    """Message of an optimizer of gradring.torch for parameters in shards."""
+    model = torch.nn.Linear(9, 8)
+    wrapped = wrap(model)
+    return message(lambda: gradring.torch.SGD(wrapped.parameters(), lr=1))
+
+
 def mistakes():
     rank, scaled = int(os.environ["RANK"]), OPERATIONS["PREMUL_SUM"]
     cases = {"float64": lambda: message(lambda: scatter(4, kind=torch.float64, operation=scaled)),
              "integers": lambda: message(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), op=scaled)),
              "operation": lambda: message(lambda: scatter(4, operation=dist.ReduceOp.BAND)),
-             "lengths": lambda: message(lambda: scatter(4 + (rank == 2))), "some": some}
+             "lengths": lambda: message(lambda: scatter(4 + (rank == 2))), "some": some,
+             "fully_shard": lambda: on_nodes(fully_shard), "flat": lambda: on_nodes(
+                 lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"))),
+             "original": lambda: on_nodes(lambda model: FullyShardedDataParallel(
+                 model, device_id=torch.device("cpu"), use_orig_params=True))}
     result = {}
     for name, case in cases.items():
         begin(name)

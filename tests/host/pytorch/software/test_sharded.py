@@ -62,7 +62,10 @@ def test_other_collectives(results):
                 "reduce-scatter of 3 shards of 4 elements in group 4: all ranks must ask for the same in the same "
                 "order"),
     ("some", "Rank 2 asks for a reduce-scatter of 2 shards of 5 elements, and rank 1 for a reduce-scatter of 2 "
-             "shards of 4 elements: all ranks must ask for the same in the same order")])
+             "shards of 4 elements: all ranks must ask for the same in the same order"),
+    *((name, "Parameters on the nodes must be whole on each rank, not in shards of fully_shard or "
+             "FullyShardedDataParallel: take an optimizer of torch.optim")
+      for name in ("fully_shard", "flat", "original"))])
 def test_mistakes(results, name, text):
     """All ranks concerned get the same message, with numbers of ranks among all ranks."""
     assert {result["mistakes"][name] for result in results} - {None} == {text}
