@@ -1,4 +1,4 @@
-"""Parameters that PyTorch keeps in shards: whose gradients or weights a collective has, and residuals of gradients.
+"""Parameters that PyTorch keeps in shards: marks of their collectives, and residuals of their gradients.
 
 ``fully_shard`` and ``FullyShardedDataParallel`` call collectives with new flat tensors each time. :func:`install`
 marks these calls with the parameters concerned. With a lossy codec of gradients, a rank adds the coding errors of its

@@ -21,7 +21,7 @@ class Sum(NamedTuple):
     divisor: int = 1
 
     def store(self, total: Vector, tensor: torch.Tensor) -> None:
-        """Replace the elements of a tensor by those of a sum, divided and rounded to the tensor's type."""
+        """Replace the elements of a tensor by a sum, divided and rounded to the tensor's type."""
         values = torch.from_numpy(total)
         tensor.copy_((values / self.divisor if self.divisor > 1 else values).reshape(tensor.shape))
 

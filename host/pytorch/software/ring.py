@@ -139,7 +139,7 @@ class RankRing:
     def reduce_shards(self, vector: Bits, sums: Bits, *, residuals: Bits | None = None) -> None:
         """Sum all ranks' vectors of one shard per rank, so that each rank gets the sum of its own shard.
 
-        The bits are those of :meth:`reduce_scatter` for a longer vector: each shard is padded with zeros to whole
+        The bits equal :meth:`reduce_scatter` of a longer vector: each shard is padded with zeros to whole
         groups of 32, and group g of shard r is group g * ranks + (r + 1) mod ranks of the vector. Shard r is then
         the block that rank r owns.
 

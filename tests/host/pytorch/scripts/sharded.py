@@ -50,7 +50,7 @@ STEPS = 4
 
 
 class Golden:
-    """Sums and gathers of all ranks with the golden ring, in place of those of a ring in software.
+    """Sums and gathers of all ranks with the golden ring, in place of a ring in software.
 
     Residuals are kept for each parameter: of all ranks, with shape (ranks, shards, width).
     """
@@ -146,7 +146,7 @@ def _of_golden(group, function, *arguments, **named):
 
 @contextlib.contextmanager
 def sums_of(kind):
-    """Replace the sums of ring groups by those of the golden ring or of gloo; yields the golden ring, if any."""
+    """Replace the sums of ring groups by sums of the golden ring or of gloo; yields the golden ring."""
     names = ("_all_reduce", "_reduce_scatter", "_gather")
     before, model = [getattr(RingGroup, name) for name in names], Golden()
     if kind == "golden":

@@ -48,7 +48,7 @@ def test_forms(results):
 
 
 def test_other_collectives(results):
-    """Collectives that add nothing, and those of other types, have the results of gloo."""
+    """Collectives that add nothing, or have other types, give the results of gloo."""
     assert all(all(result["others"].values()) for result in results)
 
 
