@@ -2,8 +2,9 @@
 
 Every module gets one communication hook when it is created. For each bucket, the hook looks at the module's own
 process group, the type of the gradients, and the optimizers that exist at that time: gradients of parameters on the
-nodes stay local, other float32 gradients of a module in the group of all ranks are averaged over the ring, and
-everything else is averaged in the module's own group over gloo. A hook that the script registers replaces this hook.
+nodes stay local, other float32 gradients of a module are averaged over the ring of its group, with the parameters at
+fixed positions, and everything else is averaged by an all-reduce in the group. A hook that the script registers
+replaces this hook.
 
 With a lossy codec or a density, part of each gradient is kept back and added to a later gradient of the same
 parameter. DDP sums a bucket without regard to its parameters, and changes the buckets after the first step, but the
