@@ -28,6 +28,9 @@ class LaunchedClient(SoftwareClient):
     """
 
     one_machine = True
+    # Shards and groups of some ranks use gloo, since the launcher has no jobs for them.
+    shards = False
+    codes_weights = False
 
     def __init__(self, launcher: Connection, **codecs: Any) -> None:
         super().__init__(**codecs)
@@ -38,6 +41,9 @@ class LaunchedClient(SoftwareClient):
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
         """Join the group of all ranks over a backend; repeated calls with the same backend have no effect."""
         self._launcher.join(rank, ranks, timeout, backend=backend)
+
+    def of_some(self) -> None:  # type: ignore[override]
+        """Return None: only the group of all ranks has a ring."""
 
     def begin(self, request: Request | Save) -> "Future[Any]":
         """Request an operation; return a future for its result."""
