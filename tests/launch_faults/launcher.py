@@ -22,6 +22,9 @@ class Sums:
     def answer(self, requests):
         return sum(request.values for request in requests)
 
+    def spend(self, seconds):
+        pass
+
 
 def main(ranks, slow, timeout, *script):
     module.MODULE, module.Jobs = "tests.launch_faults.rank", Sums
