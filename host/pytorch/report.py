@@ -195,8 +195,8 @@ def _simulation(options: dict[str, Any]) -> list[Note]:
     """Return notes on what was simulated."""
     if options["transport"] == Kind.SOFTWARE.value:
         return [Note("The ranks have computed all values, in the order of a ring of nodes and with the same bits. No "
-                     "gateware has taken part. Words are those that nodes would send, and cycles are modelled, as "
-                     "gradring lab predict models them.")]
+                     "gateware has taken part. Words are counted as nodes would send them, and cycles are modelled, "
+                     "as gradring lab predict models them.")]
     return simulation_notes(TransportName(options["transport"]), latency=options["link_latency"],
                             arithmetic=options["arithmetic"])
 

@@ -1,6 +1,6 @@
 """What the operations of a job would cost on nodes: words from the golden ring, and modelled cycles.
 
-A ring in software sends packets of its own. The figures are those of a ring of boards, for packets whose sizes do not
+A ring in software sends packets of its own. The figures are for a ring of boards, with packets whose sizes do not
 depend on the data.
 """
 

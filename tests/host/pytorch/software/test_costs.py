@@ -1,4 +1,4 @@
-"""Figures of a ring in software: those of golden nodes, and a record of what ranks announce."""
+"""Figures of a ring in software equal the figures of golden nodes; operations that ranks announce are recorded."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ CODECS = [("raw", "raw"), *([("mx9", "mx6"), ("mxfp4_e2m1", "raw")] if "mx" in F
 @pytest.mark.parametrize("codecs", CODECS)
 @pytest.mark.parametrize("nodes", [1, 3, 4])
 def test_figures(nodes, codecs):
-    """All figures of sums and updates are those of golden nodes, for vectors of one and of several parts."""
+    """All figures of sums and updates equal the figures of golden nodes, for vectors of one and of several parts."""
     formats = dict(zip(("gradients", "weights"), codecs, strict=True))
     rng = np.random.default_rng(nodes)
     for lengths in ([5000], [100, 140_001]):
