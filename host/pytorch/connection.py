@@ -56,6 +56,9 @@ class Connection:
         rank among all ranks, which messages name.
         """
 
+    def finish(self) -> None:
+        """Wait for requested operations that :meth:`disconnect`, or the end of the script, would interrupt."""
+
     def disconnect(self) -> None:
         """End what :meth:`connect` began, when the process group ends."""
 

@@ -177,7 +177,7 @@ class Step(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """Request to save a job's state. Only one rank makes it."""
+    """Request to save a job's state, made by one rank on simulated nodes, and by all ranks in software."""
 
     job: _Count
 

@@ -205,7 +205,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in the format of ``torch.optim``, with the extra state of the nodes under ``gradring``.
-        Under a launcher, it can be called on a single rank; without one, it must be called on all ranks.
+        On simulated nodes, it can be called on a single rank; in software, it must be called on all ranks.
         ``torch.load`` can read it with ``weights_only=True``."""
         kept = self._given
         if kept is None and self._job is not None:

@@ -188,6 +188,7 @@ class RingGroup(GlooGroup):
     def shutdown(self) -> None:
         """End the group, when PyTorch destroys it."""
         if self._ends:
+            self.ring.finish()
             self.ring.disconnect()
         super().shutdown()
 

@@ -212,9 +212,10 @@ def _notes(report: dict[str, Any]) -> list[Note]:
             "computed.", ("… cycles of the host ports", "cycles in all"))]),
         *([Note("The link-cycle bound, the words of raw payloads and the density come from the golden model of the "
                 "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
-          if options["check"] else []),
+          if options["check"] and not _in_software(report) else []),
         *_levels(report),
-        Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
+        Note("Seconds are those of this computer." if _in_software(report) else
+             "Seconds are those of the computer that has simulated the ring.", ("stages",)),
     ]
 
 

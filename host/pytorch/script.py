@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from host.driver.diagnosis import RingError
-from host.pytorch.client import GONE, launcher, wait_for_reason
+from host.pytorch.client import GONE, client, launcher, wait_for_reason
 from host.pytorch.messages import ADDRESS, Failed
 
 __all__ = ["run_script"]
@@ -89,6 +89,7 @@ def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
             raise
         return 1
     try:
+        client().finish()
         launcher().leave()
     except RingError:
         return 1

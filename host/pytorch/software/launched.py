@@ -50,6 +50,13 @@ class LaunchedClient(SoftwareClient):
         # A process group that is not the first one has no ring in software.
         return self._launcher.begin(request) if self._ring is None else super().begin(request)
 
+    def finish(self) -> None:
+        """Wait until all requested operations have ended; their errors are for the script."""
+        if self._thread is not None:
+            ended: Future[None] = Future()
+            self._requests.put((lambda: None, ended))
+            ended.result()
+
     def _execute(self, ring: RankRing, request: Request | Save) -> Any:
         """Announce an operation, and do it unless the launcher does it, or raises an error on all ranks."""
         if not self._on_nodes:

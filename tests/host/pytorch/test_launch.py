@@ -182,6 +182,15 @@ def test_step_that_one_rank_skips(tmp_path, case, text):
         f"ranks only, as after a loss that is not finite, and for an evaluation without torch.no_grad()")
 
 
+@pytest.mark.parametrize(("length", "end"), [(2000, "leave"), (200_000, "destroy")])
+def test_sums_that_a_script_does_not_await(tmp_path, length, end):
+    """They are completed before the ranks leave, on nodes and in software."""
+    launch("-n", 2, "--output", tmp_path, SCRIPTS / "unawaited.py", length, end)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["operations"], report["elements"]) == (5, 5 * length)
+    assert report["options"]["transport"] == ("verilated" if length == 2000 else "software")
+
+
 @pytest.mark.parametrize(("arguments", "text"), [
     (("nothing.py",), "Script must be a file, not 'nothing.py': options of gradring go before it"),
     (("--density", 2, __file__), "Density must be above 0 and at most 1, not 2.0"),
