@@ -22,7 +22,7 @@ class Connection:
         Number of calls, number of bytes, and number of calls that add floating-point numbers, of each collective of
         this rank over gloo.
     seconds : float
-        Seconds that a rank of a ring in software has spent in operations since it last told the launcher.
+        Seconds that a rank of a ring in software has spent in operations since its previous announcement.
     """
 
     one_machine = False

@@ -19,7 +19,7 @@ from hdl.config import Weights
 from host.jobs.figures import Figures
 from host.jobs.job import Job
 from host.jobs.simulate import MomentsWarning, simulate
-from host.pytorch.messages import AllReduce, Announce, Buffers, Open, Request, Save, Step
+from host.pytorch.messages import AllReduce, Announce, Buffers, Open, Request, Save, Step, optimizers_text
 from host.pytorch.norms import norms_of
 from host.training.optimizers import Optimizer, moments_note
 from host.transports.session import LATENCY, TransportName
@@ -238,8 +238,7 @@ class Jobs(Operations):
         job = self._jobs[first.job]
         for rank, request in enumerate(requests):
             if request.optimizers != first.optimizers:
-                raise ValueError(f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not "
-                                 f"{request.optimizers}")
+                raise ValueError(optimizers_text(rank, request.optimizers, first.optimizers))
             if request.weights is not None and first.weights is not None:
                 wrong = np.flatnonzero(request.weights.view(np.uint32) != first.weights.view(np.uint32))
                 if wrong.size:

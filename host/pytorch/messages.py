@@ -15,7 +15,8 @@ from host.training.optimizers import SGD, Adam, AdamW, Optimizer
 
 __all__ = ["ADDRESS", "GRADIENTS", "KEEPS", "MESSAGES", "PACKED_STATE", "RECORD", "REPLACE", "RING", "SOFTWARE",
            "STORE", "WEIGHTS", "AllReduce", "Announce", "Answer", "Asked", "Buffers", "Failed", "Hello", "Leave",
-           "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector", "difference_text"]
+           "Listen", "Made", "NonFinite", "Open", "Request", "Save", "Step", "Vector", "contents_text",
+           "difference_text", "optimizers_text"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -114,6 +115,17 @@ def difference_text(first: Asked, other: Asked) -> str:
             f"for the same in the same order")
 
 
+def optimizers_text(rank: int, optimizers: object, first: object) -> str:
+    """Return a sentence about a rank with other optimizers than rank 0."""
+    return f"Optimizer of rank {rank} must be that of rank 0, {first}, not {optimizers}"
+
+
+def contents_text(rank: int) -> str:
+    """Return a sentence about a rank with other weights or state than rank 0."""
+    return (f"Weights and state of rank {rank} must be those of rank 0: broadcast them first, as "
+            f"DistributedDataParallel does")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Request):
     """Request to open a job: a vector made of groups, with or without optimizers."""
@@ -180,6 +192,11 @@ class Save:
     """Request to save a job's state, made by one rank on simulated nodes, and by all ranks in software."""
 
     job: _Count
+
+    @property
+    def title(self) -> str:
+        """Description of the operation on a ring in software."""
+        return f"the state of job {self.job}, for which all ranks must call state_dict()"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

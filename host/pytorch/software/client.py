@@ -31,7 +31,9 @@ from host.pytorch.messages import (
     Save,
     Step,
     Vector,
+    contents_text,
     difference_text,
+    optimizers_text,
 )
 from host.pytorch.software.codecs import kernels_of
 from host.pytorch.software.job import SoftwareJob
@@ -167,10 +169,9 @@ class SoftwareClient(Connection):
             message = difference_text(*(Asked(number, aspects.title, aspects.made or None)
                                         for number, aspects in ((zero, first), (rank, other))))
         elif other.optimizers != first.optimizers:
-            message = f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not {other.optimizers}"
+            message = optimizers_text(rank, other.optimizers, first.optimizers)
         else:
-            message = (f"Weights and state of rank {rank} must be those of rank 0: broadcast them first, as "
-                       f"DistributedDataParallel does")
+            message = contents_text(rank)
         raise RingError(message, cause=None, events=[])
 
     def _answer(self, ring: RankRing, request: Request | Save) -> Any:
@@ -265,7 +266,7 @@ class _Aspects(NamedTuple):
 def _aspects(request: Request | Save) -> _Aspects:
     """Return what must be the same on all ranks."""
     if isinstance(request, Save):
-        return _Aspects(f"the state of job {request.job}, for which all ranks must call state_dict()", "")
+        return _Aspects(request.title, "")
     aspects = _Aspects(request.title, "" if request.made is None else str(request.made))
     if isinstance(request, Step):
         return aspects._replace(optimizers=", ".join(map(str, request.optimizers)), arrays=contents_of(request))

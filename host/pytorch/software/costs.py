@@ -1,4 +1,4 @@
-"""What the operations of a job would cost on nodes: words from the golden ring, and modelled cycles.
+"""Cost of a job's operations on nodes, without a simulation: words from the golden ring, and modelled cycles.
 
 A ring in software sends packets of its own. The figures are for a ring of boards, with packets whose sizes do not
 depend on the data.

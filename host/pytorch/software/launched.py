@@ -14,7 +14,7 @@ __all__ = ["LaunchedClient", "announcement"]
 
 
 class LaunchedClient(SoftwareClient):
-    """Operations of one rank, each of which begins after the launcher has heard the same from all ranks.
+    """Operations of one rank, each of which begins after all ranks have announced it to the launcher.
 
     The launcher reports ranks that are late, differ or have ended, and writes the report. It may answer that it
     computes the sums itself, on simulated nodes: later requests are then sent to it.
@@ -60,9 +60,9 @@ class LaunchedClient(SoftwareClient):
     def _execute(self, ring: RankRing, request: Request | Save) -> Any:
         """Announce an operation, and do it unless the launcher does it, or raises an error on all ranks."""
         if not self._on_nodes:
-            told = announcement(request, ranks=ring.size, seconds=self._launcher.seconds)
+            announced = announcement(request, ranks=ring.size, seconds=self._launcher.seconds)
             self._launcher.seconds = 0.0
-            self._on_nodes = bool(self._launcher.begin(told).result())
+            self._on_nodes = bool(self._launcher.begin(announced).result())
         if self._on_nodes:
             return self._launcher.begin(request).result()
         begun = time.perf_counter()
@@ -75,7 +75,7 @@ class LaunchedClient(SoftwareClient):
         """Do nothing: the launcher has compared the requests."""
 
     def _note_nonfinite(self, ring: RankRing, request: Request) -> None:
-        """Do nothing: the launcher has been told."""
+        """Do nothing: the launcher reports it."""
 
     def _compare_weights(self, ring: RankRing, checksums: dict[str, int]) -> None:
         """Do nothing: the launcher has compared them."""
@@ -84,8 +84,7 @@ class LaunchedClient(SoftwareClient):
 def announcement(request: Request | Save, *, ranks: int, seconds: float) -> Announce:
     """Announcement of a request of one rank, after ``seconds`` in operations since the previous one."""
     if isinstance(request, Save):
-        return Announce(operation=f"the state of job {request.job}, for which all ranks must call state_dict()",
-                        kind="other", seconds=seconds)
+        return Announce(operation=request.title, kind="other", seconds=seconds)
     common: dict[str, Any] = {"operation": request.title, "made": request.made, "nonfinite": request.nonfinite,
                               "seconds": seconds}
     if isinstance(request, Open):

@@ -8,7 +8,7 @@ from host.jobs import checks
 from host.jobs.figures import Figures
 from host.jobs.simulate import node_for
 from host.pytorch.jobs import Operation, Operations, Options, present_on_any, used_optimizers
-from host.pytorch.messages import Announce, Request, Save
+from host.pytorch.messages import Announce, Request, Save, contents_text, optimizers_text
 from host.pytorch.software.costs import JobCosts
 
 __all__ = ["AnnouncedOperations"]
@@ -76,9 +76,7 @@ class AnnouncedOperations(Operations):
         first = announcements[0]
         for rank, request in enumerate(announcements):
             if request.optimizers != first.optimizers:
-                raise ValueError(f"Optimizer of rank {rank} must be that of rank 0, "
-                                 f"{', '.join(map(str, first.optimizers))}, not "
-                                 f"{', '.join(map(str, request.optimizers))}")
+                raise ValueError(optimizers_text(rank, *(", ".join(map(str, each.optimizers))
+                                                         for each in (request, first))))
             if request.contents != first.contents:
-                raise ValueError(f"Weights and state of rank {rank} must be those of rank 0: broadcast them first, "
-                                 f"as DistributedDataParallel does")
+                raise ValueError(contents_text(rank))
